@@ -1,0 +1,12 @@
+"""Hybrid gradient compression: sparsified, quantized, bit-packed gradients for Horovod.
+
+This module needs NumPy alone. `hgc_horovod.torch` attaches to Horovod for PyTorch.
+"""
+
+from .core import methods
+from .core.codec import Codec, NonFiniteError
+from .core.method import Method
+from .core.wire import PayloadError, inspect
+
+__version__ = "0.1.0"
+__all__ = ["Codec", "Method", "NonFiniteError", "PayloadError", "inspect", "methods"]

@@ -1,0 +1,1 @@
+"""The NumPy reference: it defines every byte, and imports nothing but NumPy."""

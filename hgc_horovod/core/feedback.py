@@ -1,0 +1,69 @@
+"""Feedback: what happens to a gradient before entries are chosen, and what is kept of it afterwards."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from . import check, sums
+from .types import Floats
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """Error feedback with momentum correction, Nesterov, masking and local clipping.
+
+    With gradient g, momentum buffer u, residual e and W ranks::
+
+        g ← g · min(1, clip · W^(-1/2) / ‖g‖₂)                   where `clip` is given
+        g ← g + weight_decay · weight                            where the caller passes them
+        u ← m·u + g,        v = e + u                            momentum m > 0
+        u ← m·(u + g),      v = e + (u + g)                      the same with Nesterov
+                            v = e + g                            m = 0
+        e ← v - decode(encode(v))                                `keep`; without it e stays zero
+        u ← 0 at the entries that were sent                      `masking`
+
+    Unmasked momentum correction is error feedback on the local momentum (dist-EF-SGDM: Zheng, Huang & Kwok,
+    2019); masked, it is Deep Gradient Compression's (Lin et al., 1712.01887, sections 3.1 and 3.2).
+    Every operation is float32, rounded after each step.
+    """
+
+    kind: ClassVar[str] = "feedback"
+    keep: bool = True
+    momentum: float = 0.0
+    nesterov: bool = False
+    masking: bool = False
+    clip: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "momentum", check.real("momentum", self.momentum, least=0, below=1))
+        if self.clip is not None:
+            object.__setattr__(self, "clip", check.real("clip", self.clip, above=0))
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov needs a momentum above 0; got momentum=0")
+        if self.masking and not self.momentum:
+            raise ValueError("masking clears momentum, so it needs a momentum above 0; got momentum=0")
+
+    def clip_factor(self, gradient: Floats, world_size: int) -> np.float32:
+        """min(1, clip · W^(-1/2) / ‖g‖₂) in float32; 1 without clipping."""
+        norm = math.sqrt(sums.square_sum(gradient)) if self.clip is not None else 0.0
+        if self.clip is None or norm * math.sqrt(world_size) <= self.clip:
+            return np.float32(1)
+        return np.float32(self.clip / (norm * math.sqrt(world_size)))
+
+    def advance(self, momentum: Floats, gradient: Floats) -> tuple[Floats, Floats]:
+        """One momentum step: (new momentum buffer, what is to be applied or accumulated)."""
+        m = np.float32(self.momentum)
+        if self.nesterov:
+            buffer = m * (momentum + gradient)
+            return buffer, buffer + gradient
+        buffer = m * momentum + gradient
+        return buffer, buffer
+
+    def retreat(self, momentum: Floats, gradient: Floats) -> Floats:
+        """The momentum buffer before `advance`, to float32 rounding."""
+        m = np.float32(self.momentum)
+        return momentum / m - gradient if self.nesterov else (momentum - gradient) / m

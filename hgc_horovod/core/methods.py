@@ -1,0 +1,76 @@
+"""The named methods, each a composition of the parts in this package."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import check
+from .dense import DenseRule
+from .feedback import Feedback
+from .method import Method
+from .quantize import for_bits
+from .schedule import Warmup
+from .select import TopK
+
+
+def hgc(
+    density: float = 0.01,
+    bits: int = 4,
+    *,
+    momentum: float = 0.0,
+    nesterov: bool = False,
+    masking: bool = False,
+    clip: float | None = None,
+    feedback: bool = True,
+    warmup_steps: int = 0,
+    warmup_stages: int = 4,
+    warmup: Sequence[float] | None = None,
+    dense_steps: int = 0,
+    min_elements: int = 1024,
+    min_ndim: int = 2,
+    dense_fp16: bool = False,
+    inflate: bool = False,
+) -> Method:
+    """Hybrid gradient compression: the largest entries of each tensor, a few bits each, the rest kept.
+
+    Sends per kept entry about 2 + log2(1/density) bits of position and `bits` of value: 254 times fewer
+    bytes than float32 at 1 % and 4 bits, 2,290 times at 0.1 % and 2 bits.
+
+    Args:
+        density: kept fraction of each tensor, in (0, 1]; at least one entry is kept.
+        bits: per kept value, sign included. 1: sign × mean magnitude. 2 to 8: geometric levels.
+            16: bfloat16. 32: float32.
+        momentum, nesterov: momentum correction. The optimizer then runs without a momentum of its own.
+        masking: clear the momentum of what was sent, as Deep Gradient Compression does.
+        clip: limit the local gradient's L2 norm to clip·W^(-1/2) before it is accumulated, W the world size.
+        feedback: keep what was not sent for later steps.
+        warmup_steps: the density falls to its final value over this many steps, in `warmup_stages` stages.
+        warmup: the stages' densities instead of the exponential ones.
+        dense_steps: steps at the very start that are not compressed.
+        min_elements, min_ndim: tensors with fewer entries or dimensions are sent dense.
+        dense_fp16: send dense tensors in half precision.
+        inflate: compress even where the payload is not smaller than the tensor.
+
+    Source: Hu, Wu and Zhu, HGC: Hybrid Gradient Compression in Distributed Deep Learning, ICAIS 2021.
+    A reconstruction from its abstract, which joins sparsification and quantization: the full text was not
+    available, and the grid, the momentum correction without masking and the warm-up are this package's.
+    """
+    check.whole("warmup_steps", warmup_steps, 0)
+    stages = check.whole("warmup_stages", warmup_stages, 1) if warmup is None else len(warmup)
+    if warmup is not None and (not stages or warmup_steps < stages):
+        raise ValueError(f"warmup lists the densities of {stages} stages, so warmup_steps must be at least "
+                         f"{max(stages, 1)} and the list not empty; got warmup_steps={warmup_steps}")
+    schedule = Warmup(
+        dense_steps=dense_steps,
+        stage_steps=-(-warmup_steps // stages),
+        stages=stages if warmup_steps else 0,
+        densities=None if warmup is None else tuple(warmup),
+    )
+    return Method(
+        name="hgc",
+        selector=TopK(density),
+        quantizer=for_bits(bits),
+        feedback=Feedback(keep=feedback, momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
+        schedule=schedule,
+        dense=DenseRule(min_elements=min_elements, min_ndim=min_ndim, inflate=inflate, fp16=dense_fp16),
+    )

@@ -1,0 +1,43 @@
+"""Schedules: how the density falls to its final value at the start of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from . import check
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """`dense_steps` steps without compression, then stages of `stage_steps` steps, then the method's density.
+
+    Stage e of `stages` has the density max(ρ, ρ^((e+1)/(stages+1))), for example 0.4, 0.16, 0.063, 0.025 on
+    the way to 0.01 in four stages (Lin et al., 1712.01887, section 3.3, with its 75 to 99.9 % as a case).
+    `densities` lists the stages' densities instead.
+    """
+
+    kind: ClassVar[str] = "warmup"
+    dense_steps: int = 0
+    stage_steps: int = 0
+    stages: int = 0
+    densities: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check.whole("dense_steps", self.dense_steps, 0)
+        check.whole("stage_steps", self.stage_steps, 0)
+        check.whole("stages", self.stages, 0)
+        if self.densities is not None:
+            checked = tuple(check.real("densities", d, above=0, most=1) for d in self.densities)
+            object.__setattr__(self, "densities", checked)
+
+    def density(self, step: int, final: float) -> float:
+        """The density of step `step` (0 is the first step) on the way to `final`."""
+        stages = self.stages if self.densities is None else len(self.densities)
+        stage = (step - self.dense_steps) // self.stage_steps if self.stage_steps else stages
+        if stage >= stages:
+            return final
+        stage = max(stage, 0)
+        if self.densities is not None:
+            return self.densities[stage]
+        return max(final, final ** ((stage + 1) / (stages + 1)))
