@@ -37,7 +37,7 @@ def unpack(buffer: Bytes, width: int, count: int) -> Codes:
     """Read `count` fields of `width` bits from uint8 (≥ packed_bytes,) as uint64 (count,)."""
     _check_width(width)
     if buffer.size < packed_bytes(count, width):
-        raise ValueError(f"{count} fields of {width} bits need {packed_bytes(count, width)} bytes; got {buffer.size}")
+        raise ValueError(f"{count} fields of {width} bits need more than {buffer.size} bytes")
     octets = np.zeros((count, 8), np.uint8)
     if width and count:
         fields = np.unpackbits(buffer, count=count * width, bitorder="little").reshape(count, width)

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
 
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """`value` as an int between `least` and `most`."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least or (most is not None and value > most):
+    if (
+        not isinstance(value, (int, np.integer))
+        or isinstance(value, bool)
+        or value < least
+        or (most is not None and value > most)
+    ):
         bound = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"{name} must be a whole number {bound}; got {value!r}")
     return int(value)
 
 
-def real(name: str, value: Any, above: float | None = None, least: float | None = None,
-         most: float | None = None, below: float | None = None) -> float:
-    """`value` as a finite float within the given open (`above`, `below`) and closed (`least`, `most`) bounds."""
-    bounds = [(above, "above", lambda v, b: v > b), (least, "at least", lambda v, b: v >= b),
-              (most, "at most", lambda v, b: v <= b), (below, "below", lambda v, b: v < b)]
-    wanted = [(bound, words, holds) for bound, words, holds in bounds if bound is not None]
-    good = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-    if not good or not all(holds(value, bound) for bound, _, holds in wanted):
-        text = " and ".join(f"{words} {bound:g}" for bound, words, _ in wanted)
-        raise ValueError(f"{name} must be a finite number {text}; got {value!r}")
+def real(name: str, value: Any) -> float:
+    """`value` as a finite float."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.integer, np.floating))
+        or not math.isfinite(value)
+    ):
+        raise ValueError(f"{name} must be a finite number; got {value!r}")
+    return float(value)
+
+
+def fraction(name: str, value: Any) -> float:
+    """`value` as a float above 0 and at most 1."""
+    if not 0 < real(name, value) <= 1:
+        raise ValueError(f"{name} must be above 0 and at most 1; got {value!r}")
     return float(value)

@@ -44,8 +44,9 @@ class Codec:
         step: how many gradients were encoded; it drives the warm-up.
     """
 
-    def __init__(self, method: Method, size: int, name: str = "", seed: int = 0, rank: int = 0,
-                 world_size: int = 1) -> None:
+    def __init__(
+        self, method: Method, size: int, name: str = "", seed: int = 0, rank: int = 0, world_size: int = 1
+    ) -> None:
         self.method = method
         self.size = check.whole("size", size, 0, wire.MAX_ENTRIES)
         self.name = name
@@ -57,7 +58,9 @@ class Codec:
         self.momentum: Floats | None = None
         self._sent: _Sent | None = None
 
-    def encode(self, gradient: ArrayLike, weight: ArrayLike | None = None, weight_decay: float = 0.0) -> Bytes:
+    def encode(
+        self, gradient: ArrayLike, weight: ArrayLike | None = None, weight_decay: float = 0.0
+    ) -> Bytes:
         """Compress a gradient (n,) of any floating dtype into a payload, uint8 (bytes,).
 
         With `weight` (n,) and `weight_decay`, `weight_decay · weight` is added to the gradient first, as
@@ -77,12 +80,16 @@ class Codec:
                 momentum, update = feedback.advance(buffer, update)
             total = self.residual + update
         if not np.isfinite(total).all():
-            raise NonFiniteError(f"the gradient of {self.name!r} holds a NaN or an infinity, or overflows float32")
+            raise NonFiniteError(f"the gradient of {self.name!r} holds a NaN or an infinity, or overflows")
 
-        header = wire.layout(self.size, self.method.slots(self.size, self.step), self.method.quantizer,
-                             self.method.name)
-        indices = (np.arange(self.size) if header.index_kind == wire.ALL
-                   else self.method.selector.select(total, header.k))
+        header = wire.layout(
+            self.size, self.method.slots(self.size, self.step), self.method.quantizer, self.method.name
+        )
+        indices = (
+            np.arange(self.size)
+            if header.index_kind == wire.ALL
+            else self.method.selector.select(total, header.k)
+        )
         codes, scales = header.quantizer.quantize(total[indices])
         values = header.quantizer.dequantize(codes, scales)
 
@@ -101,11 +108,13 @@ class Codec:
 
     def encode_nothing(self) -> Bytes:
         """A payload of this step's size that decodes to zeros. The state is untouched."""
-        header = wire.layout(self.size, self.method.slots(self.size, self.step), self.method.quantizer,
-                             self.method.name)
+        header = wire.layout(
+            self.size, self.method.slots(self.size, self.step), self.method.quantizer, self.method.name
+        )
         nothing = np.zeros(header.n if header.index_kind == wire.ALL else 0, np.int64)
-        return wire.pack(header, nothing, nothing.astype(np.uint64),
-                         np.zeros(header.quantizer.scale_count, np.float32))
+        return wire.pack(
+            header, nothing, nothing.astype(np.uint64), np.zeros(header.quantizer.scale_count, np.float32)
+        )
 
     def undo(self, gradient: ArrayLike, weight: ArrayLike | None = None, weight_decay: float = 0.0) -> None:
         """Take the last `encode` of these arguments back: the state of before, to float32 rounding."""
@@ -125,6 +134,16 @@ class Codec:
         self._sent = None
         self.step -= 1
 
+    def amend(self, gradient: ArrayLike) -> None:
+        """Add a correction (n,) to the last gradient after the fact; it leaves with the next payloads."""
+        update, feedback = self._array("gradient", gradient), self.method.feedback
+        if feedback.momentum and self.momentum is not None:
+            part = np.float32(feedback.momentum) * update if feedback.nesterov else update
+            self.momentum = self.momentum + part
+            update = part + update if feedback.nesterov else part
+        if feedback.keep:
+            self.residual = self.residual + update
+
     def decode_sum(self, payloads: Sequence[Bytes], out: Floats | None = None) -> Floats:
         """The sum of the payloads' reconstructions in the order given, float32 (n,), into `out` if given.
 
@@ -137,7 +156,7 @@ class Codec:
         if out is None:
             out = np.empty(self.size, np.float32)
         elif out.dtype != np.float32 or out.shape != (self.size,):
-            raise ValueError(f"out must be float32 of shape ({self.size},); got {out.dtype} of shape {out.shape}")
+            raise ValueError(f"out must be float32 of shape ({self.size},); got {out.dtype}, {out.shape}")
         out[:] = 0
         with np.errstate(over="ignore"):
             for _, indices, values in decoded:
@@ -146,11 +165,16 @@ class Codec:
 
     def state_dict(self) -> Json:
         """A copy of all state: arrays and plain data only."""
-        return {"version": 1, "method": self.method.to_json(), "step": self.step, "residual": self.residual.copy(),
-                "momentum": None if self.momentum is None else self.momentum.copy()}
+        return {
+            "version": 1,
+            "method": self.method.to_json(),
+            "step": self.step,
+            "residual": self.residual.copy(),
+            "momentum": None if self.momentum is None else self.momentum.copy(),
+        }
 
     def load_state_dict(self, state: Json) -> None:
-        """Take over what `state_dict` returned for a tensor of this size. The method stays this codec's own."""
+        """Take over what `state_dict` returned for a tensor of this size; the method stays as it is."""
         if state.get("version") != 1:
             raise ValueError(f"state of {self.name!r} must be of version 1; got {state.get('version')!r}")
         step = check.whole("step", state["step"], 0)
@@ -158,8 +182,13 @@ class Codec:
         momentum = None if state["momentum"] is None else self._array("momentum", state["momentum"]).copy()
         self.step, self.residual, self.momentum, self._sent = step, residual, momentum, None
 
-    def _update(self, gradient: ArrayLike, weight: ArrayLike | None, weight_decay: float,
-                clip_factor: np.float32 | None = None) -> tuple[Floats, np.float32]:
+    def _update(
+        self,
+        gradient: ArrayLike,
+        weight: ArrayLike | None,
+        weight_decay: float,
+        clip_factor: np.float32 | None = None,
+    ) -> tuple[Floats, np.float32]:
         """The gradient after clipping and weight decay, and the clip factor (found, unless given)."""
         update = self._array("gradient", gradient)
         if clip_factor is None:
@@ -175,6 +204,8 @@ class Codec:
     def _array(self, what: str, values: ArrayLike) -> Floats:
         array: NDArray[Any] = np.asarray(values)
         if array.shape != (self.size,) or array.dtype.kind != "f":
-            raise ValueError(f"{what} of {self.name!r} must be a floating-point array of shape ({self.size},); "
-                             f"got {array.dtype} of shape {array.shape}")
+            raise ValueError(
+                f"{what} of {self.name!r} must be a float array of shape ({self.size},); "
+                f"got {array.dtype}, {array.shape}"
+            )
         return array.astype(np.float32, copy=False)

@@ -39,9 +39,13 @@ class Feedback:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "momentum", check.real("momentum", self.momentum, least=0, below=1))
+        object.__setattr__(self, "momentum", check.real("momentum", self.momentum))
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1; got {self.momentum!r}")
         if self.clip is not None:
-            object.__setattr__(self, "clip", check.real("clip", self.clip, above=0))
+            object.__setattr__(self, "clip", check.real("clip", self.clip))
+            if self.clip <= 0:
+                raise ValueError(f"clip must be above 0; got {self.clip!r}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0; got momentum=0")
         if self.masking and not self.momentum:

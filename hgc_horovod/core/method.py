@@ -62,7 +62,9 @@ class Method:
 
     def to_json(self) -> str:
         """The method as one JSON object, readable by `from_json` of this and later versions."""
-        parts = {name: {"kind": getattr(self, name).kind, **asdict(getattr(self, name))} for name in self._parts}
+        parts = {
+            name: {"kind": getattr(self, name).kind, **asdict(getattr(self, name))} for name in self._parts
+        }
         return json.dumps({"name": self.name, **parts})
 
     @classmethod
@@ -72,9 +74,12 @@ class Method:
             fields = json.loads(text)
             return cls(name=fields["name"], **{name: _part(fields[name]) for name in cls._parts})
         except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"text must be the JSON of a method, as Method.to_json writes it; {error!r}") from error
+            raise ValueError(
+                f"text must be a method's JSON, as Method.to_json writes it; {error!r}"
+            ) from error
 
 
 def _part(fields: dict[str, Any]) -> Any:
     arguments = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
-    return PARTS[arguments.pop("kind")](**arguments)
+    kind = str(arguments.pop("kind"))
+    return PARTS[kind](**arguments)

@@ -58,8 +58,10 @@ def hgc(
     check.whole("warmup_steps", warmup_steps, 0)
     stages = check.whole("warmup_stages", warmup_stages, 1) if warmup is None else len(warmup)
     if warmup is not None and (not stages or warmup_steps < stages):
-        raise ValueError(f"warmup lists the densities of {stages} stages, so warmup_steps must be at least "
-                         f"{max(stages, 1)} and the list not empty; got warmup_steps={warmup_steps}")
+        raise ValueError(
+            f"warmup lists the densities of {stages} stages, so warmup_steps must be at least "
+            f"{max(stages, 1)} and the list not empty; got warmup_steps={warmup_steps}"
+        )
     schedule = Warmup(
         dense_steps=dense_steps,
         stage_steps=-(-warmup_steps // stages),

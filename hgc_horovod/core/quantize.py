@@ -27,10 +27,13 @@ class Quantizer(Protocol):
     wire_id: ClassVar[int]
     scale_count: ClassVar[int]
     holds_zero: ClassVar[bool]
-    bits: int
+
+    @property
+    def bits(self) -> int:
+        """Bits per value, sign included."""
 
     def quantize(self, values: Floats) -> tuple[Codes, Floats]:
-        """Finite float32 (m,), nonzero unless `holds_zero` -> codes uint64 (m,) below 2**bits, and the scales."""
+        """Finite float32 (m,), nonzero unless `holds_zero` -> codes uint64 (m,) below 2**bits, and scales."""
 
     def dequantize(self, codes: Codes, scales: Floats) -> Floats:
         """Codes and scales -> finite float32 (m,); ValueError where the scales or codes are no encoder's."""
@@ -58,7 +61,7 @@ class Float32:
 
 @dataclass(frozen=True)
 class BFloat16:
-    """The upper 16 bits of the float32, rounded half to even, never up to infinity: all its range, 0.4 % apart."""
+    """The upper 16 bits of the float32, rounded half to even but never up to infinity."""
 
     kind: ClassVar[str] = "bfloat16"
     wire_id: ClassVar[int] = 1
@@ -97,7 +100,7 @@ class SignMean:
 
     def dequantize(self, codes: Codes, scales: Floats) -> Floats:
         _check_range(scales[0], scales[0], codes.size)
-        return np.where(codes == 1, -scales[0], scales[0]).astype(np.float32)
+        return np.array([scales[0], -scales[0]], np.float32)[codes]
 
 
 @dataclass(frozen=True)
@@ -124,15 +127,16 @@ class Geometric:
             return np.zeros(0, np.uint64), _scales(0, 0)
         magnitudes = np.abs(values)
         lo, hi = float(magnitudes.min()), float(magnitudes.max())
-        scales = _scales(lo, min(hi, lo * 4.0 ** 2 ** (self.bits - 1)))
+        scales = _scales(lo, min(hi, lo * 4.0**2 ** (self.bits - 1)))
         inner_edges = geometric_nodes(scales, self.bits)[2:-1:2]
         levels = np.searchsorted(inner_edges, magnitudes, side="right").astype(np.uint64)
-        return levels << 1 | np.signbit(values), scales
+        return levels << np.uint64(1) | np.signbit(values).astype(np.uint64), scales
 
     def dequantize(self, codes: Codes, scales: Floats) -> Floats:
         _check_range(scales[0], scales[1], codes.size)
         levels = geometric_nodes(scales, self.bits)[1::2]
-        return np.stack([levels, -levels], axis=1).ravel()[codes]
+        signed: Floats = np.stack([levels, -levels], axis=1).ravel()
+        return signed[codes]
 
 
 def geometric_nodes(scales: Floats, bits: int) -> Floats:
@@ -152,11 +156,14 @@ def geometric_nodes(scales: Floats, bits: int) -> Floats:
 
 def for_bits(bits: int) -> Quantizer:
     """The hybrid method's quantizer for 1 to 8, 16 or 32 bits a value."""
-    if bits in (16, 32) and not isinstance(bits, float):
-        return BFloat16() if bits == 16 else Float32()
-    if isinstance(bits, bool) or bits not in range(1, 9) or isinstance(bits, float):
+    if (
+        isinstance(bits, bool)
+        or not isinstance(bits, (int, np.integer))
+        or bits not in (*range(1, 9), 16, 32)
+    ):
         raise ValueError(f"bits must be 1 to 8, 16 or 32; got {bits!r}")
-    return SignMean() if bits == 1 else Geometric(int(bits))
+    whole: dict[int, Quantizer] = {1: SignMean(), 16: BFloat16(), 32: Float32()}
+    return whole.get(bits) or Geometric(int(bits))
 
 
 def _scales(*values: float) -> Floats:

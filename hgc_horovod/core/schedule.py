@@ -28,7 +28,7 @@ class Warmup:
         check.whole("stage_steps", self.stage_steps, 0)
         check.whole("stages", self.stages, 0)
         if self.densities is not None:
-            checked = tuple(check.real("densities", d, above=0, most=1) for d in self.densities)
+            checked = tuple(check.fraction("warmup", d) for d in self.densities)
             object.__setattr__(self, "densities", checked)
 
     def density(self, step: int, final: float) -> float:
@@ -40,4 +40,4 @@ class Warmup:
         stage = max(stage, 0)
         if self.densities is not None:
             return self.densities[stage]
-        return max(final, final ** ((stage + 1) / (stages + 1)))
+        return max(final, float(final ** ((stage + 1) / (stages + 1))))

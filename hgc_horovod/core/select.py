@@ -15,7 +15,10 @@ class Selector(Protocol):
     """Chooses entries. A frozen dataclass, registered in `method.PARTS` under its `kind`."""
 
     kind: ClassVar[str]
-    density: float
+
+    @property
+    def density(self) -> float:
+        """The fraction of entries that is sent, before any warm-up."""
 
     def select(self, values: Floats, k: int) -> Indices:
         """Ascending positions of at most `k` entries of finite float32 (n,); none of them is zero."""
@@ -32,7 +35,7 @@ class TopK:
     density: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "density", check.real("density", self.density, above=0, most=1))
+        object.__setattr__(self, "density", check.fraction("density", self.density))
 
     def select(self, values: Floats, k: int) -> Indices:
         magnitudes = np.abs(values)

@@ -1,4 +1,4 @@
-"""The wire format: one self-describing uint8 buffer per tensor. `docs/wire-format.md` is its normative page."""
+"""The wire format: one self-describing uint8 buffer per tensor. Normative: `docs/wire-format.md`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALL, ELIAS_FANO = 0, 1
 
 _HEADER = struct.Struct("<3sBBBBBII")
 _METHOD_NAMES = {number: name for name, number in METHOD_IDS.items()}
-_FIXED = {part.wire_id: part() for part in (Float32, BFloat16, SignMean)}
+_FIXED: dict[int, Quantizer] = {part.wire_id: part() for part in (Float32, BFloat16, SignMean)}
 
 
 class PayloadError(ValueError):
@@ -88,8 +88,17 @@ def pack(header: Header, indices: Indices, codes: np.ndarray, scales: Floats) ->
     at_scales, at_high, at_fields, end = header.sections
     payload = np.zeros(end, np.uint8)
     quantizer = header.quantizer
-    _HEADER.pack_into(payload, 0, MAGIC, VERSION, METHOD_IDS.get(header.method, 0), header.index_kind,
-                      quantizer.wire_id, quantizer.bits, header.n, header.k)
+    head = _HEADER.pack(
+        MAGIC,
+        VERSION,
+        METHOD_IDS.get(header.method, 0),
+        header.index_kind,
+        quantizer.wire_id,
+        quantizer.bits,
+        header.n,
+        header.k,
+    )
+    payload[:at_scales] = np.frombuffer(head, np.uint8)
     payload[at_scales:at_high] = scales.astype("<f4").view(np.uint8)
     fields = codes.astype(np.uint64)
     if header.index_kind == ELIAS_FANO:
@@ -105,12 +114,15 @@ def pack(header: Header, indices: Indices, codes: np.ndarray, scales: Floats) ->
 def read_header(buffer: Bytes) -> Header:
     """The header at the start of a buffer that may hold more behind the payload."""
     if buffer.dtype != np.uint8 or buffer.ndim != 1:
-        raise PayloadError(f"a payload is a one-dimensional uint8 array; got {buffer.dtype} of shape {buffer.shape}")
+        raise PayloadError(f"a payload is a one-dimensional uint8 array; got {buffer.dtype}, {buffer.shape}")
     if buffer.size < _HEADER.size:
         raise PayloadError(f"a payload has at least {_HEADER.size} bytes; got {buffer.size}")
-    magic, version, method, index_kind, value_kind, value_bits, n, k = _HEADER.unpack_from(buffer[: _HEADER.size].tobytes())
+    fields = _HEADER.unpack(buffer[: _HEADER.size].tobytes())
+    magic, version, method, index_kind, value_kind, value_bits, n, k = fields
     if magic != MAGIC or version != VERSION:
-        raise PayloadError(f"a payload starts with {MAGIC!r} and version {VERSION}; got {magic!r} and {version}")
+        raise PayloadError(
+            f"a payload starts with {MAGIC!r} and version {VERSION}; got {magic!r} and {version}"
+        )
     if value_kind == Geometric.wire_id and 2 <= value_bits <= 8:
         quantizer: Quantizer = Geometric(value_bits)
     elif value_kind in _FIXED and _FIXED[value_kind].bits == value_bits:
@@ -171,8 +183,17 @@ def inspect(payload: Bytes) -> Summary:
     """What a payload holds. Raises PayloadError where it is none."""
     header, indices, _ = unpack(payload)
     index_bytes = bits.packed_bytes(header.high_bits + header.k * header.low_bits, 1)
-    return Summary(header.method, header.n, header.k, indices.size, header.quantizer.bits, _HEADER.size,
-                   index_bytes, payload.size - _HEADER.size - index_bytes, payload.size)
+    return Summary(
+        header.method,
+        header.n,
+        header.k,
+        indices.size,
+        header.quantizer.bits,
+        _HEADER.size,
+        index_bytes,
+        payload.size - _HEADER.size - index_bytes,
+        payload.size,
+    )
 
 
 def _whole_words(bit_count: int) -> int:

@@ -1,0 +1,29 @@
+# make demo   sets everything up, trains on real images with two Horovod ranks and shows what compression did
+# make test   sets everything up and runs the tests, ruff and mypy
+# Built wheels are kept in CACHE, outside the tree, so that only the first run takes minutes.
+
+VENV ?= .venv
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hgc-horovod
+PYTHON ?= python3
+ARGS ?=
+RUN = PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+
+.PHONY: setup demo test lint clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: setup.py pyproject.toml $(wildcard scripts/*)
+	@PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV) $(CACHE)
+
+demo: setup  ## ARGS='--seeds 3', ARGS='--dataset cifar10 --data DIR', …
+	@$(RUN) python examples/demo.py $(ARGS)
+
+test: setup lint
+	@$(RUN) python -m pytest $(ARGS)
+
+lint: setup
+	@$(RUN) ruff check .
+	@$(RUN) mypy
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,14 @@
+"""Hybrid gradient compression for PyTorch on Horovod.
+
+import horovod.torch as hvd
+import hgc_horovod.torch as hgc
+optimizer = hvd.DistributedOptimizer(
+    optimizer, named_parameters=model.named_parameters(),
+    compression=hgc.Compression.hgc(model.named_parameters(), density=0.01, bits=4, momentum_from=optimizer,
+                                    warmup_steps=1000))
+"""
+
+from .compression import Compression
+from .compressor import Compressor
+
+__all__ = ["Compression", "Compressor"]

@@ -1,0 +1,308 @@
+"""The compressor that Horovod's DistributedOptimizer is given.
+
+Horovod calls `compress(gradient)` when a gradient is ready, allreduces the tensor that comes back, and calls
+`decompress(reduced, context)`. Bytes cannot be summed, so the payload travels by an allgather of our own,
+whose handle is in the context, and Horovod's allreduce gets a vector of three numbers that the ranks share:
+
+    1.0, whose reduced value is the scale of Horovod's op: 1 for Average, W for Sum
+    1.0 if this rank's gradient holds a NaN or an infinity
+    1.0 if this is the process set's first rank, from which the number of reducing ranks follows
+
+`compress` starts asynchronous operations only, because ranks may reach it in different orders.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import horovod.torch as hvd
+import numpy as np
+import torch
+
+from ..core import wire
+from ..core.codec import Codec, NonFiniteError
+from ..core.method import Method
+from ..report import Report, Traffic
+from .momentum import FixedTerms, MovedTerms, Terms, advance, check_covered
+from .parameters import Parameters, Slot
+
+log = logging.getLogger("hgc_horovod")
+_created = itertools.count()
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """A gradient on its way through Horovod's own allreduce."""
+
+    slot: Slot | None
+    gradient: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Compressed:
+    """A gradient whose payload is being gathered. `gradient` still holds what was encoded."""
+
+    slot: Slot
+    codec: Codec
+    gradient: torch.Tensor
+    handle: int
+    finite: bool
+    weight_decay: float
+
+
+class Compressor:
+    """Made by `Compression.hgc` and `Compression.from_method`; one for each DistributedOptimizer."""
+
+    def __init__(
+        self,
+        method: Method,
+        named_parameters: Iterable[tuple[str, torch.Tensor]],
+        *,
+        momentum_from: torch.optim.Optimizer | None,
+        optimizer: torch.optim.Optimizer | None,
+        process_set: Any,
+        name: str | None,
+        seed: int,
+    ) -> None:
+        if not hvd.is_initialized():
+            raise ValueError("call hvd.init() before a compressor is created")
+        if not isinstance(method, Method):
+            raise ValueError(f"method must be a hgc_horovod.Method; got {type(method).__name__}")
+        self.method = method
+        self.seed = seed
+        self.process_set = hvd.global_process_set if process_set is None else process_set
+        self._prefix = name if name is not None else f"hgc.{next(_created)}"
+        self._parameters = Parameters(named_parameters)
+        self._passed = Traffic("(not registered)")
+        self._scale = 1.0
+        self._terms: FixedTerms | MovedTerms = FixedTerms(method.feedback.momentum, method.feedback.nesterov)
+        self._warned = False
+        _check_momentum(method, momentum_from, optimizer)
+        if momentum_from is not None:
+            check_covered(momentum_from, (slot.parameter for slot in self._parameters.slots))
+            # Where Horovod does not reduce, nothing is compressed and the optimizer needs its momentum.
+            if _reduces(self.process_set):
+                self._terms = MovedTerms(momentum_from)
+                if self.process_set.rank() == 0:
+                    log.warning(
+                        "moved from the optimizer into the compressor, per parameter group: %s", self._terms
+                    )
+
+    def compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, _Dense | _Compressed]:
+        """Start sending a gradient; Horovod allreduces the tensor that is returned."""
+        if gradient is None:
+            raise ValueError(
+                "a parameter of a Horovod group has no gradient in this step: groups= needs "
+                "every parameter of a group to take part in every step"
+            )
+        if isinstance(gradient, torch.nn.Parameter):
+            raise ValueError(
+                "op=hvd.Adasum hands parameters, not gradients, to the compressor and cannot be "
+                "combined with it; use op=hvd.Average or op=hvd.Sum"
+            )
+        if not self.process_set.included():
+            raise ValueError(
+                "process_set must be the one that DistributedOptimizer was given: the compressor's "
+                "does not include this rank, and the optimizer reduces here"
+            )
+        slot = self._parameters.find(gradient)
+        if slot is None:
+            self._warn_of_stranger(gradient.shape)
+        if slot is None or self.method.is_dense(gradient.shape, slot.step, gradient.element_size()):
+            return _to_wire(gradient, self.method.dense.fp16), _Dense(slot, gradient)
+        return self._compress(slot, gradient)
+
+    def decompress(self, reduced: torch.Tensor, context: _Dense | _Compressed | None) -> torch.Tensor:
+        """The reduced gradient, in the memory, shape, strides and dtype of the one that was compressed."""
+        if context is None:  # a sparse gradient, which Horovod gathers itself
+            self._check_sparse(reduced)
+            return reduced
+        if isinstance(context, _Dense):
+            return self._finish_dense(reduced, context)
+        return self._finish_compressed(reduced, context)
+
+    def report(self) -> Report:
+        """Bytes, ratios and times per tensor and in total, as this rank has seen them so far."""
+        rows = [slot.traffic for slot in self._parameters.slots if slot.traffic.steps]
+        return Report.of(repr(self), rows + [self._passed] * bool(self._passed.steps))
+
+    def __repr__(self) -> str:
+        slots = self._parameters.slots
+        sent = [slot for slot in slots if not self.method.is_dense(slot.parameter.shape)]
+        entries = sum(slot.parameter.numel() for slot in sent)
+        total = sum(slot.parameter.numel() for slot in slots)
+        return (
+            f"Compression.{self.method.name}(density={self.method.selector.density:g}, "
+            f"bits={self.method.quantizer.bits}): {len(sent)} of {len(slots)} tensors, "
+            f"{entries:,} of {total:,} entries"
+        )
+
+    def _compress(self, slot: Slot, gradient: torch.Tensor) -> tuple[torch.Tensor, _Compressed]:
+        start = time.perf_counter()
+        terms = self._terms.of(slot.parameter)
+        codec = self._codec(slot, terms)
+        decay = terms.weight_decay / self._scale
+        finite = True
+        try:
+            payload = codec.encode(_to_numpy(gradient), *self._decayed(slot, decay))
+        except NonFiniteError:
+            finite, payload = False, codec.encode_nothing()
+        control = torch.tensor(
+            [1.0, float(not finite), float(self.process_set.rank() == 0)],
+            dtype=_wire_dtype(gradient.dtype),
+            device=gradient.device,
+        )
+        slot.traffic.encode_seconds += time.perf_counter() - start
+        sent = payload.nbytes + control.nbytes
+        slot.traffic.count(gradient.numel(), sent, sent)
+        handle = hvd.allgather_async(
+            torch.from_numpy(payload), name=f"{self._prefix}.{slot.name}", process_set=self.process_set
+        )
+        slot.step += 1
+        return control, _Compressed(slot, codec, gradient, handle, finite, decay)
+
+    def _finish_compressed(self, control: torch.Tensor, context: _Compressed) -> torch.Tensor:
+        slot, codec, gradient = context.slot, context.codec, context.gradient
+        world = self.process_set.size()
+        scale, broken, first = control.tolist()
+        if abs(first * world - scale) > 0.01 * scale:
+            raise ValueError(
+                "process_set must be the one that DistributedOptimizer was given: the compressor's "
+                f"has {world} ranks, and the optimizer reduces over others"
+            )
+        start = time.perf_counter()
+        gathered = hvd.synchronize(context.handle)
+        ready = time.perf_counter()
+        slot.traffic.wait_seconds += ready - start
+        result = _writable(gradient)
+        if broken:
+            if context.finite:
+                codec.undo(_to_numpy(gradient), *self._decayed(slot, context.weight_decay))
+                slot.step -= 1
+            return result.fill_(float("nan"))
+
+        self._scale = (
+            1.0 if abs(scale - 1) < 0.01 else float(world) if abs(scale / world - 1) < 0.01 else scale
+        )
+        missing = self._terms.of(slot.parameter).weight_decay / self._scale - context.weight_decay
+        if missing:  # the op was not known yet when this gradient was encoded
+            codec.amend(missing * _to_numpy(slot.parameter))
+        try:
+            mean = codec.decode_sum(wire.split(gathered.numpy()))
+        except wire.PayloadError as error:
+            raise wire.PayloadError(f"{slot.name}: {error}") from error
+        mean *= np.float32(self._scale / world)
+        result.copy_(torch.from_numpy(mean).view(gradient.shape))
+        slot.traffic.decode_seconds += time.perf_counter() - ready
+        return result
+
+    def _finish_dense(self, reduced: torch.Tensor, context: _Dense) -> torch.Tensor:
+        slot, gradient = context.slot, context.gradient
+        traffic = self._passed if slot is None else slot.traffic
+        traffic.count(gradient.numel(), reduced.nbytes)
+        result = reduced if reduced is gradient else _writable(gradient).copy_(reduced)
+        if slot is None:
+            return result
+        slot.step += 1
+        terms = self._terms.of(slot.parameter)
+        # A step that will be skipped for its NaN must not reach the momentum.
+        if (terms.momentum or terms.weight_decay) and torch.isfinite(result).all():
+            result.add_(slot.parameter.detach(), alpha=terms.weight_decay)
+            if terms.momentum:
+                slot.momentum, update = advance(slot.momentum, result, terms)
+                result.copy_(update)
+        return result
+
+    def _codec(self, slot: Slot, terms: Terms) -> Codec:
+        if slot.codec is None:
+            slot.codec = Codec(
+                self.method,
+                slot.parameter.numel(),
+                slot.name,
+                self.seed,
+                self.process_set.rank(),
+                self.process_set.size(),
+            )
+            if slot.momentum is not None:
+                slot.codec.momentum, slot.momentum = _to_numpy(slot.momentum).copy(), None
+        slot.codec.step = slot.step
+        feedback = slot.codec.method.feedback
+        if (feedback.momentum, feedback.nesterov) != (terms.momentum, terms.nesterov):
+            masking = self.method.feedback.masking and terms.momentum > 0
+            slot.codec.method = self.method.with_feedback(
+                momentum=terms.momentum, nesterov=terms.nesterov, masking=masking
+            )
+        return slot.codec
+
+    @staticmethod
+    def _decayed(slot: Slot, weight_decay: float) -> tuple[np.ndarray | None, float]:
+        return (_to_numpy(slot.parameter) if weight_decay else None), weight_decay
+
+    def _check_sparse(self, reduced: torch.Tensor) -> None:
+        for slot in self._parameters.with_sparse_gradient(reduced.shape):
+            if self._terms.of(slot.parameter) != Terms():
+                raise ValueError(
+                    f"{slot.name} has sparse gradients, whose momentum and weight decay momentum_from "
+                    "cannot move; give DistributedOptimizer sparse_as_dense=True, or put the "
+                    "parameter into a group with momentum=0 and weight_decay=0"
+                )
+
+    def _warn_of_stranger(self, shape: torch.Size) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"a gradient of shape {tuple(shape)} belongs to no parameter of named_parameters "
+                "and is sent uncompressed",
+                stacklevel=3,
+            )
+
+
+def _check_momentum(method: Method, momentum_from: Any, optimizer: torch.optim.Optimizer | None) -> None:
+    if not method.feedback.momentum:
+        return
+    if momentum_from is not None:
+        raise ValueError(
+            "momentum and momentum_from exclude each other; leave momentum out to take the optimizer's"
+        )
+    groups = [] if optimizer is None else optimizer.param_groups
+    left = [group["momentum"] for group in groups if group.get("momentum")]
+    if left:
+        raise ValueError(
+            f"momentum={method.feedback.momentum} in the compressor and momentum {left[0]} in "
+            "the optimizer would apply two; give the optimizer momentum=0, or leave momentum out "
+            "and pass momentum_from=optimizer"
+        )
+
+
+def _reduces(process_set: Any) -> bool:
+    """Whether Horovod's DistributedOptimizer reduces on this rank (the condition in its own source)."""
+    return bool(process_set.included()) and (hvd.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1")
+
+
+def _wire_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that Horovod reduces a gradient of `dtype` in: it knows no bfloat16."""
+    return torch.float32 if dtype == torch.bfloat16 else dtype
+
+
+def _to_wire(gradient: torch.Tensor, fp16: bool) -> torch.Tensor:
+    """The gradient as Horovod can reduce it: itself where possible, else a contiguous copy."""
+    return gradient.contiguous().to(torch.float16 if fp16 else _wire_dtype(gradient.dtype))
+
+
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    """The entries in logical order as float32 (n,): the tensor's own memory where that is possible."""
+    return tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
+
+
+def _writable(gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient itself, or memory like it where several of its entries share one address."""
+    steps = zip(gradient.stride(), gradient.shape, strict=True)
+    shared = any(stride == 0 and size > 1 for stride, size in steps)
+    return torch.empty_like(gradient, memory_format=torch.contiguous_format) if shared else gradient

@@ -1,0 +1,117 @@
+"""Momentum and weight decay, moved from the user's SGD into the compressor.
+
+Momentum correction needs the momentum before compression: what is accumulated is the velocity, not the
+gradient. Weight decay belongs to the gradient that the velocity sums up, so it moves along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+MOVED = {"momentum": 0.0, "weight_decay": 0.0, "nesterov": False}
+
+
+class Terms(NamedTuple):
+    """What is added to a parameter's gradient: torch.optim.SGD's terms of these names."""
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+
+class FixedTerms:
+    """The same momentum for every parameter, as a method states it."""
+
+    def __init__(self, momentum: float, nesterov: bool) -> None:
+        self._terms = Terms(momentum, 0.0, nesterov)
+
+    def of(self, parameter: torch.Tensor) -> Terms:
+        return self._terms
+
+
+class MovedTerms:
+    """The terms of an SGD optimizer's parameter groups, taken out of the optimizer.
+
+    Each group's momentum, weight decay and Nesterov flag are zeroed in the optimizer. A value that appears
+    there later (a scheduler cycles the momentum) is moved as well, before the next step uses it.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        if not isinstance(optimizer, torch.optim.SGD):
+            raise ValueError(
+                "momentum_from must be a torch.optim.SGD, whose momentum can be moved; with "
+                f"{type(optimizer).__name__} leave it out: that optimizer keeps its own moments"
+            )
+        for group in optimizer.param_groups:
+            if group["dampening"]:
+                raise ValueError(f"momentum_from needs dampening=0 in every group; got {group['dampening']}")
+        if not any(group["momentum"] for group in optimizer.param_groups):
+            raise ValueError(
+                "momentum_from has no momentum left to move: its groups' momentum is 0 "
+                "(has another compressor taken it already?)"
+            )
+        if any(state.get("momentum_buffer") is not None for state in optimizer.state.values()):
+            raise ValueError(
+                "momentum_from has momentum buffers of earlier steps; create the compressor "
+                "before the first step and before a checkpoint is loaded into the optimizer"
+            )
+        self._groups: dict[int, dict[str, Any]] = {}
+        self._moved: dict[int, dict[str, Any]] = {}
+        for group in optimizer.param_groups:
+            self._moved[id(group)] = dict(MOVED)
+            self._groups.update((id(parameter), group) for parameter in group["params"])
+            self._move(group)
+
+    def __str__(self) -> str:
+        groups = (
+            ", ".join(f"{key} {value}" for key, value in moved.items()) for moved in self._moved.values()
+        )
+        return "; ".join(groups)
+
+    def of(self, parameter: torch.Tensor) -> Terms:
+        """The parameter's terms now; none for a parameter that the optimizer does not have."""
+        group = self._groups.get(id(parameter))
+        if group is None:
+            return Terms()
+        self._move(group)
+        moved = self._moved[id(group)]
+        # SGD with maximize negates the gradient before it adds the weight decay; here it is negated after.
+        decay = -moved["weight_decay"] if group["maximize"] else moved["weight_decay"]
+        return Terms(moved["momentum"], decay, moved["nesterov"] and moved["momentum"] > 0)
+
+    def _move(self, group: dict[str, Any]) -> None:
+        for key, zero in MOVED.items():
+            if group[key] != zero:
+                self._moved[id(group)][key] = group[key]
+                group[key] = zero
+
+
+def check_covered(optimizer: torch.optim.Optimizer, registered: Iterable[torch.Tensor]) -> None:
+    """Refuse to move the momentum of parameters that the compressor would never see."""
+    known = {id(parameter) for parameter in registered}
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    stray = [parameter for parameter in parameters if id(parameter) not in known]
+    if stray:
+        raise ValueError(
+            f"named_parameters must name every parameter of momentum_from; {len(stray)} are "
+            f"missing, the first of shape {tuple(stray[0].shape)}"
+        )
+
+
+def advance(
+    buffer: torch.Tensor | None, gradient: torch.Tensor, terms: Terms
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One momentum step on an averaged gradient: (the new buffer, what the optimizer is to apply).
+
+    The buffer is the same as a codec's (`core.feedback`), so that a tensor may pass from dense steps to
+    compressed ones.
+    """
+    before = torch.zeros_like(gradient) if buffer is None else buffer
+    if terms.nesterov:
+        after = (before + gradient).mul_(terms.momentum)
+        return after, after + gradient
+    after = before.mul(terms.momentum).add_(gradient)
+    return after, after

@@ -1,0 +1,99 @@
+"""Which parameter a gradient belongs to: Horovod hands a compressor gradients without names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from ..core.codec import Codec
+from ..report import Traffic
+
+
+@dataclass(eq=False)
+class Slot:
+    """One registered parameter and what the compressor keeps for it.
+
+    `codec` holds the state of its compressed steps and `momentum` the buffer of its dense ones; each is made
+    when it is first needed. `step` counts its reductions.
+    """
+
+    name: str
+    parameter: torch.Tensor
+    step: int = 0
+    codec: Codec | None = None
+    momentum: torch.Tensor | None = None
+    traffic: Traffic = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.traffic = Traffic(self.name)
+
+
+class Parameters:
+    """The registered parameters, found by their gradients' identity.
+
+    Gradients come in nearly the same order in every step, so the first guess is the one that followed last
+    time; only a change of order costs a search.
+    """
+
+    def __init__(self, named_parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+        pairs = list(named_parameters)
+        if not pairs:
+            raise ValueError(
+                "named_parameters is empty; pass model.named_parameters() anew to each call "
+                "that takes it, since a generator yields its parameters only once"
+            )
+        if any(
+            not isinstance(pair, tuple)
+            or len(pair) != 2
+            or not isinstance(pair[0], str)
+            or not isinstance(pair[1], torch.Tensor)
+            for pair in pairs
+        ):
+            raise ValueError(
+                "named_parameters must be pairs of a name and a tensor, as "
+                f"model.named_parameters() yields them; got {type(pairs[0]).__name__} first"
+            )
+        counts = Counter(name for name, _ in pairs)
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise ValueError(f"named_parameters must have unique names; these came twice: {', '.join(twice)}")
+        self.slots: list[Slot] = []
+        self._index: dict[int, int] = {}
+        for name, parameter in pairs:  # a parameter that is shared under two names keeps the first
+            if id(parameter) not in self._index:
+                self._index[id(parameter)] = len(self.slots)
+                self.slots.append(Slot(name, parameter))
+        self._follower = list(range(1, len(self.slots) + 1))
+        self._last = -1
+
+    def __contains__(self, parameter: torch.Tensor) -> bool:
+        return id(parameter) in self._index
+
+    def find(self, gradient: torch.Tensor) -> Slot | None:
+        """The slot whose parameter has this very gradient, or None.
+
+        With Horovod's `sparse_as_dense` the gradient is a dense copy of a sparse one; it is found where it
+        can be no other's.
+        """
+        guess = self._follower[self._last]
+        if not (guess < len(self.slots) and self.slots[guess].parameter.grad is gradient):
+            found = self._search(gradient)
+            if found is None:
+                return None
+            self._follower[self._last] = guess = found
+        self._last = guess
+        return self.slots[guess]
+
+    def _search(self, gradient: torch.Tensor) -> int | None:
+        for index, slot in enumerate(self.slots):
+            if slot.parameter.grad is gradient:
+                return index
+        sparse = self.with_sparse_gradient(gradient.shape)
+        return self._index[id(sparse[0].parameter)] if len(sparse) == 1 else None
+
+    def with_sparse_gradient(self, shape: torch.Size) -> list[Slot]:
+        """The slots of this shape whose gradient is sparse now."""
+        alike = [slot for slot in self.slots if slot.parameter.shape == shape]
+        return [slot for slot in alike if slot.parameter.grad is not None and slot.parameter.grad.is_sparse]
