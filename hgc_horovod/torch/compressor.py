@@ -2,12 +2,7 @@
 
 Horovod calls `compress(gradient)` when a gradient is ready, allreduces the tensor that comes back, and calls
 `decompress(reduced, context)`. Bytes cannot be summed, so the payload travels by an allgather of our own,
-whose handle is in the context, and Horovod's allreduce gets a vector of three numbers that the ranks share:
-
-    1.0, whose reduced value is the scale of Horovod's op: 1 for Average, W for Sum
-    1.0 if this rank's gradient holds a NaN or an infinity
-    1.0 if this is the process set's first rank, from which the number of reducing ranks follows
-
+whose handle is in the context, and Horovod's allreduce gets three numbers that the ranks share (`control`).
 `compress` starts asynchronous operations only, because ranks may reach it in different orders.
 """
 
@@ -30,7 +25,8 @@ from ..core import wire
 from ..core.codec import Codec, NonFiniteError
 from ..core.method import Method
 from ..report import Report, Traffic
-from .momentum import FixedTerms, MovedTerms, Terms, advance, check_covered
+from . import control, tensors
+from .momentum import Terms, advance, terms_for
 from .parameters import Parameters, Slot
 
 log = logging.getLogger("hgc_horovod")
@@ -82,18 +78,16 @@ class Compressor:
         self._parameters = Parameters(named_parameters)
         self._passed = Traffic("(not registered)")
         self._scale = 1.0
-        self._terms: FixedTerms | MovedTerms = FixedTerms(method.feedback.momentum, method.feedback.nesterov)
         self._warned = False
-        _check_momentum(method, momentum_from, optimizer)
-        if momentum_from is not None:
-            check_covered(momentum_from, (slot.parameter for slot in self._parameters.slots))
-            # Where Horovod does not reduce, nothing is compressed and the optimizer needs its momentum.
-            if _reduces(self.process_set):
-                self._terms = MovedTerms(momentum_from)
-                if self.process_set.rank() == 0:
-                    log.warning(
-                        "moved from the optimizer into the compressor, per parameter group: %s", self._terms
-                    )
+        self._terms = terms_for(
+            method,
+            momentum_from,
+            optimizer,
+            registered=[slot.parameter for slot in self._parameters.slots],
+            reduces=_reduces(self.process_set),
+        )
+        if momentum_from is not None and _reduces(self.process_set) and self.process_set.rank() == 0:
+            log.warning("moved from the optimizer into the compressor, per parameter group: %s", self._terms)
 
     def compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, _Dense | _Compressed]:
         """Start sending a gradient; Horovod allreduces the tensor that is returned."""
@@ -115,8 +109,12 @@ class Compressor:
         slot = self._parameters.find(gradient)
         if slot is None:
             self._warn_of_stranger(gradient.shape)
-        if slot is None or self.method.is_dense(gradient.shape, slot.step, gradient.element_size()):
-            return _to_wire(gradient, self.method.dense.fp16), _Dense(slot, gradient)
+        if (
+            slot is None
+            or not gradient.is_floating_point()
+            or self.method.is_dense(gradient.shape, slot.step, gradient.element_size())
+        ):
+            return tensors.to_wire(gradient, self.method.dense.fp16), _Dense(slot, gradient)
         return self._compress(slot, gradient)
 
     def decompress(self, reduced: torch.Tensor, context: _Dense | _Compressed | None) -> torch.Tensor:
@@ -151,55 +149,43 @@ class Compressor:
         decay = terms.weight_decay / self._scale
         finite = True
         try:
-            payload = codec.encode(_to_numpy(gradient), *self._decayed(slot, decay))
+            payload = codec.encode(tensors.to_numpy(gradient), *self._decayed(slot, decay))
         except NonFiniteError:
             finite, payload = False, codec.encode_nothing()
-        control = torch.tensor(
-            [1.0, float(not finite), float(self.process_set.rank() == 0)],
-            dtype=_wire_dtype(gradient.dtype),
-            device=gradient.device,
-        )
+        numbers = control.vector(gradient, finite=finite, first=self.process_set.rank() == 0)
         slot.traffic.encode_seconds += time.perf_counter() - start
-        sent = payload.nbytes + control.nbytes
+        sent = payload.nbytes + numbers.nbytes
         slot.traffic.count(gradient.numel(), sent, sent)
         handle = hvd.allgather_async(
             torch.from_numpy(payload), name=f"{self._prefix}.{slot.name}", process_set=self.process_set
         )
         slot.step += 1
-        return control, _Compressed(slot, codec, gradient, handle, finite, decay)
+        return numbers, _Compressed(slot, codec, gradient, handle, finite, decay)
 
-    def _finish_compressed(self, control: torch.Tensor, context: _Compressed) -> torch.Tensor:
+    def _finish_compressed(self, reduced: torch.Tensor, context: _Compressed) -> torch.Tensor:
         slot, codec, gradient = context.slot, context.codec, context.gradient
         world = self.process_set.size()
-        scale, broken, first = control.tolist()
-        if abs(first * world - scale) > 0.01 * scale:
-            raise ValueError(
-                "process_set must be the one that DistributedOptimizer was given: the compressor's "
-                f"has {world} ranks, and the optimizer reduces over others"
-            )
+        shared = control.read(reduced, world)  # before the wait, which would hang in another process set
         start = time.perf_counter()
         gathered = hvd.synchronize(context.handle)
         ready = time.perf_counter()
         slot.traffic.wait_seconds += ready - start
-        result = _writable(gradient)
-        if broken:
+        if not shared.finite:
+            slot.step -= 1
             if context.finite:
-                codec.undo(_to_numpy(gradient), *self._decayed(slot, context.weight_decay))
-                slot.step -= 1
-            return result.fill_(float("nan"))
+                codec.undo(tensors.to_numpy(gradient), *self._decayed(slot, context.weight_decay))
+            return tensors.writable(gradient).fill_(float("nan"))
 
-        self._scale = (
-            1.0 if abs(scale - 1) < 0.01 else float(world) if abs(scale / world - 1) < 0.01 else scale
-        )
-        missing = self._terms.of(slot.parameter).weight_decay / self._scale - context.weight_decay
+        self._scale = shared.scale
+        missing = self._terms.of(slot.parameter).weight_decay / shared.scale - context.weight_decay
         if missing:  # the op was not known yet when this gradient was encoded
-            codec.amend(missing * _to_numpy(slot.parameter))
+            codec.amend(missing * tensors.to_numpy(slot.parameter))
         try:
             mean = codec.decode_sum(wire.split(gathered.numpy()))
         except wire.PayloadError as error:
             raise wire.PayloadError(f"{slot.name}: {error}") from error
-        mean *= np.float32(self._scale / world)
-        result.copy_(torch.from_numpy(mean).view(gradient.shape))
+        mean *= np.float32(shared.scale / world)
+        result = tensors.fill(gradient, mean)
         slot.traffic.decode_seconds += time.perf_counter() - ready
         return result
 
@@ -207,7 +193,7 @@ class Compressor:
         slot, gradient = context.slot, context.gradient
         traffic = self._passed if slot is None else slot.traffic
         traffic.count(gradient.numel(), reduced.nbytes)
-        result = reduced if reduced is gradient else _writable(gradient).copy_(reduced)
+        result = reduced if reduced is gradient else tensors.writable(gradient).copy_(reduced)
         if slot is None:
             return result
         slot.step += 1
@@ -231,7 +217,7 @@ class Compressor:
                 self.process_set.size(),
             )
             if slot.momentum is not None:
-                slot.codec.momentum, slot.momentum = _to_numpy(slot.momentum).copy(), None
+                slot.codec.momentum, slot.momentum = tensors.to_numpy(slot.momentum).copy(), None
         slot.codec.step = slot.step
         feedback = slot.codec.method.feedback
         if (feedback.momentum, feedback.nesterov) != (terms.momentum, terms.nesterov):
@@ -243,7 +229,7 @@ class Compressor:
 
     @staticmethod
     def _decayed(slot: Slot, weight_decay: float) -> tuple[np.ndarray | None, float]:
-        return (_to_numpy(slot.parameter) if weight_decay else None), weight_decay
+        return (tensors.to_numpy(slot.parameter) if weight_decay else None), weight_decay
 
     def _check_sparse(self, reduced: torch.Tensor) -> None:
         for slot in self._parameters.with_sparse_gradient(reduced.shape):
@@ -264,45 +250,6 @@ class Compressor:
             )
 
 
-def _check_momentum(method: Method, momentum_from: Any, optimizer: torch.optim.Optimizer | None) -> None:
-    if not method.feedback.momentum:
-        return
-    if momentum_from is not None:
-        raise ValueError(
-            "momentum and momentum_from exclude each other; leave momentum out to take the optimizer's"
-        )
-    groups = [] if optimizer is None else optimizer.param_groups
-    left = [group["momentum"] for group in groups if group.get("momentum")]
-    if left:
-        raise ValueError(
-            f"momentum={method.feedback.momentum} in the compressor and momentum {left[0]} in "
-            "the optimizer would apply two; give the optimizer momentum=0, or leave momentum out "
-            "and pass momentum_from=optimizer"
-        )
-
-
 def _reduces(process_set: Any) -> bool:
     """Whether Horovod's DistributedOptimizer reduces on this rank (the condition in its own source)."""
     return bool(process_set.included()) and (hvd.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1")
-
-
-def _wire_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype that Horovod reduces a gradient of `dtype` in: it knows no bfloat16."""
-    return torch.float32 if dtype == torch.bfloat16 else dtype
-
-
-def _to_wire(gradient: torch.Tensor, fp16: bool) -> torch.Tensor:
-    """The gradient as Horovod can reduce it: itself where possible, else a contiguous copy."""
-    return gradient.contiguous().to(torch.float16 if fp16 else _wire_dtype(gradient.dtype))
-
-
-def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    """The entries in logical order as float32 (n,): the tensor's own memory where that is possible."""
-    return tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
-
-
-def _writable(gradient: torch.Tensor) -> torch.Tensor:
-    """The gradient itself, or memory like it where several of its entries share one address."""
-    steps = zip(gradient.stride(), gradient.shape, strict=True)
-    shared = any(stride == 0 and size > 1 for stride, size in steps)
-    return torch.empty_like(gradient, memory_format=torch.contiguous_format) if shared else gradient

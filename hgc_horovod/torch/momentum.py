@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..core.method import Method
+
 MOVED = {"momentum": 0.0, "weight_decay": 0.0, "nesterov": False}
 
 
@@ -36,7 +38,8 @@ class MovedTerms:
     """The terms of an SGD optimizer's parameter groups, taken out of the optimizer.
 
     Each group's momentum, weight decay and Nesterov flag are zeroed in the optimizer. A value that appears
-    there later (a scheduler cycles the momentum) is moved as well, before the next step uses it.
+    there later (a scheduler cycles the momentum) is moved as well, before the next step uses it. Momentum
+    buffers of earlier steps are left behind, as Horovod does when it wraps an optimizer.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -52,11 +55,6 @@ class MovedTerms:
             raise ValueError(
                 "momentum_from has no momentum left to move: its groups' momentum is 0 "
                 "(has another compressor taken it already?)"
-            )
-        if any(state.get("momentum_buffer") is not None for state in optimizer.state.values()):
-            raise ValueError(
-                "momentum_from has momentum buffers of earlier steps; create the compressor "
-                "before the first step and before a checkpoint is loaded into the optimizer"
             )
         self._groups: dict[int, dict[str, Any]] = {}
         self._moved: dict[int, dict[str, Any]] = {}
@@ -89,8 +87,35 @@ class MovedTerms:
                 group[key] = zero
 
 
-def check_covered(optimizer: torch.optim.Optimizer, registered: Iterable[torch.Tensor]) -> None:
-    """Refuse to move the momentum of parameters that the compressor would never see."""
+def terms_for(
+    method: Method,
+    momentum_from: torch.optim.Optimizer | None,
+    optimizer: torch.optim.Optimizer | None,
+    registered: Iterable[torch.Tensor],
+    reduces: bool,
+) -> FixedTerms | MovedTerms:
+    """The terms that the arguments ask for; ValueError where they ask for two momenta.
+
+    Where Horovod does not reduce, nothing reaches the compressor, and the optimizer keeps its terms.
+    """
+    momentum = method.feedback.momentum
+    if momentum and momentum_from is not None:
+        raise ValueError(
+            "momentum and momentum_from exclude each other; leave momentum out to take the optimizer's"
+        )
+    if momentum and optimizer is not None and any(group.get("momentum") for group in optimizer.param_groups):
+        raise ValueError(
+            f"momentum={momentum} in the compressor and the optimizer's own would be two; give the "
+            "optimizer momentum=0, or leave momentum out and pass momentum_from=optimizer"
+        )
+    if momentum_from is not None:
+        _check_registered(momentum_from, registered)
+        if reduces:
+            return MovedTerms(momentum_from)
+    return FixedTerms(momentum, method.feedback.nesterov)
+
+
+def _check_registered(optimizer: torch.optim.Optimizer, registered: Iterable[torch.Tensor]) -> None:
     known = {id(parameter) for parameter in registered}
     parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
     stray = [parameter for parameter in parameters if id(parameter) not in known]

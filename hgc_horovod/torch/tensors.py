@@ -1,0 +1,37 @@
+"""Torch tensors as Horovod and the codec take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+def wire_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype that Horovod reduces a gradient of `dtype` in: it knows no bfloat16."""
+    return torch.float32 if dtype == torch.bfloat16 else dtype
+
+
+def to_wire(gradient: torch.Tensor, fp16: bool) -> torch.Tensor:
+    """The gradient as Horovod can reduce it: itself where possible, else a contiguous copy."""
+    half = fp16 and gradient.is_floating_point()
+    return gradient.contiguous().to(torch.float16 if half else wire_dtype(gradient.dtype))
+
+
+def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
+    """The entries in logical order as float32 (n,): the tensor's own memory where that is possible."""
+    return tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
+
+
+def writable(gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient itself, or memory like it where several of its entries share one address."""
+    steps = zip(gradient.stride(), gradient.shape, strict=True)
+    shared = any(stride == 0 and size > 1 for stride, size in steps)
+    return torch.empty_like(gradient, memory_format=torch.contiguous_format) if shared else gradient
+
+
+def fill(gradient: torch.Tensor, values: NDArray[np.float32]) -> torch.Tensor:
+    """Write float32 (n,) in logical order into the gradient, in its own strides and dtype."""
+    return writable(gradient).copy_(torch.from_numpy(values).view(gradient.shape))
