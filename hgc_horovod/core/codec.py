@@ -126,7 +126,7 @@ class Codec:
             if feedback.masking:
                 self.momentum[sent.indices] = sent.masked_momentum
             before = feedback.retreat(self.momentum, update)
-            update = update + self.momentum if feedback.nesterov else self.momentum
+            update = feedback.direction(self.momentum, update)
             self.momentum = before
         if feedback.keep:
             self.residual[sent.indices] += sent.values
@@ -138,9 +138,8 @@ class Codec:
         """Add a correction (n,) to the last gradient after the fact; it leaves with the next payloads."""
         update, feedback = self._array("gradient", gradient), self.method.feedback
         if feedback.momentum and self.momentum is not None:
-            part = np.float32(feedback.momentum) * update if feedback.nesterov else update
-            self.momentum = self.momentum + part
-            update = part + update if feedback.nesterov else part
+            self.momentum = self.momentum + update
+            update = feedback.direction(update, update)
         if feedback.keep:
             self.residual = self.residual + update
 

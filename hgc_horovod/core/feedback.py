@@ -21,7 +21,7 @@ class Feedback:
         g ← g · min(1, clip · W^(-1/2) / ‖g‖₂)                   where `clip` is given
         g ← g + weight_decay · weight                            where the caller passes them
         u ← m·u + g,        v = e + u                            momentum m > 0
-        u ← m·(u + g),      v = e + (u + g)                      the same with Nesterov
+        u ← m·u + g,        v = e + (g + m·u)                    the same with Nesterov
                             v = e + g                            m = 0
         e ← v - decode(encode(v))                                `keep`; without it e stays zero
         u ← 0 at the entries that were sent                      `masking`
@@ -60,14 +60,13 @@ class Feedback:
 
     def advance(self, momentum: Floats, gradient: Floats) -> tuple[Floats, Floats]:
         """One momentum step: (new momentum buffer, what is to be applied or accumulated)."""
-        m = np.float32(self.momentum)
-        if self.nesterov:
-            buffer = m * (momentum + gradient)
-            return buffer, buffer + gradient
-        buffer = m * momentum + gradient
-        return buffer, buffer
+        buffer = np.float32(self.momentum) * momentum + gradient
+        return buffer, self.direction(buffer, gradient)
+
+    def direction(self, momentum: Floats, gradient: Floats) -> Floats:
+        """What is accumulated of a gradient, given the momentum buffer that it has entered."""
+        return gradient + np.float32(self.momentum) * momentum if self.nesterov else momentum
 
     def retreat(self, momentum: Floats, gradient: Floats) -> Floats:
         """The momentum buffer before `advance`, to float32 rounding."""
-        m = np.float32(self.momentum)
-        return momentum / m - gradient if self.nesterov else (momentum - gradient) / m
+        return (momentum - gradient) / np.float32(self.momentum)

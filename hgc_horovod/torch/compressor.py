@@ -21,7 +21,7 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 
-from ..core import wire
+from ..core import check, wire
 from ..core.codec import Codec, NonFiniteError
 from ..core.method import Method
 from ..report import Report, Traffic
@@ -72,7 +72,7 @@ class Compressor:
         if not isinstance(method, Method):
             raise ValueError(f"method must be a hgc_horovod.Method; got {type(method).__name__}")
         self.method = method
-        self.seed = seed
+        self.seed = check.whole("seed", seed, 0)
         self.process_set = hvd.global_process_set if process_set is None else process_set
         self._prefix = name if name is not None else f"hgc.{next(_created)}"
         self._parameters = Parameters(named_parameters)
@@ -109,6 +109,8 @@ class Compressor:
         slot = self._parameters.find(gradient)
         if slot is None:
             self._warn_of_stranger(gradient.shape)
+        else:
+            slot.in_flight = True
         if (
             slot is None
             or not gradient.is_floating_point()
@@ -122,6 +124,8 @@ class Compressor:
         if context is None:  # a sparse gradient, which Horovod gathers itself
             self._check_sparse(reduced)
             return reduced
+        if context.slot is not None:
+            context.slot.in_flight = False
         if isinstance(context, _Dense):
             return self._finish_dense(reduced, context)
         return self._finish_compressed(reduced, context)

@@ -6,10 +6,13 @@ gradient. Weight decay belongs to the gradient that the velocity sums up, so it 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..core.method import Method
 
@@ -34,57 +37,70 @@ class FixedTerms:
         return self._terms
 
 
+@dataclass
+class _Group:
+    """A parameter group of the optimizer as it is now, and what was moved out of it."""
+
+    live: dict[str, Any]
+    moved: dict[str, Any]
+
+    def move(self) -> None:
+        for key, zero in MOVED.items():
+            if self.live[key] != zero:
+                self.moved[key] = self.live[key]
+                self.live[key] = zero
+
+
 class MovedTerms:
     """The terms of an SGD optimizer's parameter groups, taken out of the optimizer.
 
     Each group's momentum, weight decay and Nesterov flag are zeroed in the optimizer. A value that appears
-    there later (a scheduler cycles the momentum) is moved as well, before the next step uses it. Momentum
-    buffers of earlier steps are left behind, as Horovod does when it wraps an optimizer.
+    there later (a scheduler cycles the momentum, a checkpoint is loaded) is moved as well, before the
+    optimizer can use it. Momentum buffers of earlier steps are left behind, as Horovod does when it wraps an
+    optimizer.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        if not isinstance(optimizer, torch.optim.SGD):
-            raise ValueError(
-                "momentum_from must be a torch.optim.SGD, whose momentum can be moved; with "
-                f"{type(optimizer).__name__} leave it out: that optimizer keeps its own moments"
-            )
-        for group in optimizer.param_groups:
-            if group["dampening"]:
-                raise ValueError(f"momentum_from needs dampening=0 in every group; got {group['dampening']}")
-        if not any(group["momentum"] for group in optimizer.param_groups):
-            raise ValueError(
-                "momentum_from has no momentum left to move: its groups' momentum is 0 "
-                "(has another compressor taken it already?)"
-            )
-        self._groups: dict[int, dict[str, Any]] = {}
-        self._moved: dict[int, dict[str, Any]] = {}
-        for group in optimizer.param_groups:
-            self._moved[id(group)] = dict(MOVED)
-            self._groups.update((id(parameter), group) for parameter in group["params"])
-            self._move(group)
+        self._groups: dict[int, _Group] = {}
+        for live in optimizer.param_groups:
+            group = _Group(live, dict(MOVED))
+            group.move()
+            self._groups.update((id(parameter), group) for parameter in live["params"])
+        # Loading a checkpoint gives an optimizer new groups, and the one that steps is Horovod's wrapper,
+        # which is not known here; so every optimizer is looked at before it steps.
+        this = weakref.ref(self)
+
+        def before_step(stepping: torch.optim.Optimizer, *_: Any) -> None:
+            terms = this()
+            if terms is not None:
+                terms.follow(stepping)
+
+        weakref.finalize(self, register_optimizer_step_pre_hook(before_step).remove)
 
     def __str__(self) -> str:
-        groups = (
-            ", ".join(f"{key} {value}" for key, value in moved.items()) for moved in self._moved.values()
+        groups = {id(group): group for group in self._groups.values()}
+        texts = (
+            ", ".join(f"{key} {value}" for key, value in group.moved.items()) for group in groups.values()
         )
-        return "; ".join(groups)
+        return "; ".join(texts)
 
     def of(self, parameter: torch.Tensor) -> Terms:
         """The parameter's terms now; none for a parameter that the optimizer does not have."""
         group = self._groups.get(id(parameter))
         if group is None:
             return Terms()
-        self._move(group)
-        moved = self._moved[id(group)]
+        group.move()
+        momentum, decay, nesterov = (group.moved[key] for key in MOVED)
         # SGD with maximize negates the gradient before it adds the weight decay; here it is negated after.
-        decay = -moved["weight_decay"] if group["maximize"] else moved["weight_decay"]
-        return Terms(moved["momentum"], decay, moved["nesterov"] and moved["momentum"] > 0)
+        return Terms(momentum, -decay if group.live["maximize"] else decay, nesterov and momentum > 0)
 
-    def _move(self, group: dict[str, Any]) -> None:
-        for key, zero in MOVED.items():
-            if group[key] != zero:
-                self._moved[id(group)][key] = group[key]
-                group[key] = zero
+    def follow(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move what stands again in the groups of an optimizer that holds the same parameters."""
+        for live in optimizer.param_groups:
+            group = self._groups.get(id(live["params"][0])) if live["params"] else None
+            if group is not None:
+                group.live = live
+                group.move()
 
 
 def terms_for(
@@ -109,10 +125,27 @@ def terms_for(
             "optimizer momentum=0, or leave momentum out and pass momentum_from=optimizer"
         )
     if momentum_from is not None:
+        _check_movable(momentum_from)
         _check_registered(momentum_from, registered)
         if reduces:
             return MovedTerms(momentum_from)
     return FixedTerms(momentum, method.feedback.nesterov)
+
+
+def _check_movable(optimizer: torch.optim.Optimizer) -> None:
+    if not isinstance(optimizer, torch.optim.SGD):
+        raise ValueError(
+            "momentum_from must be a torch.optim.SGD, whose momentum can be moved; with "
+            f"{type(optimizer).__name__} leave it out: that optimizer keeps its own moments"
+        )
+    for group in optimizer.param_groups:
+        if group["dampening"]:
+            raise ValueError(f"momentum_from needs dampening=0 in every group; got {group['dampening']}")
+    if not any(group["momentum"] for group in optimizer.param_groups):
+        raise ValueError(
+            "momentum_from has no momentum left to move: its groups' momentum is 0 "
+            "(has another compressor taken it already?)"
+        )
 
 
 def _check_registered(optimizer: torch.optim.Optimizer, registered: Iterable[torch.Tensor]) -> None:
@@ -134,9 +167,5 @@ def advance(
     The buffer is the same as a codec's (`core.feedback`), so that a tensor may pass from dense steps to
     compressed ones.
     """
-    before = torch.zeros_like(gradient) if buffer is None else buffer
-    if terms.nesterov:
-        after = (before + gradient).mul_(terms.momentum)
-        return after, after + gradient
-    after = before.mul(terms.momentum).add_(gradient)
-    return after, after
+    after = gradient.clone() if buffer is None else buffer.mul(terms.momentum).add_(gradient)
+    return after, gradient.add(after, alpha=terms.momentum) if terms.nesterov else after

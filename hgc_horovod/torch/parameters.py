@@ -17,7 +17,7 @@ class Slot:
     """One registered parameter and what the compressor keeps for it.
 
     `codec` holds the state of its compressed steps and `momentum` the buffer of its dense ones; each is made
-    when it is first needed. `step` counts its reductions.
+    when it is first needed. `step` counts its reductions. `in_flight`: compressed and not yet decompressed.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Slot:
     step: int = 0
     codec: Codec | None = None
     momentum: torch.Tensor | None = None
+    in_flight: bool = False
     traffic: Traffic = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,14 +69,11 @@ class Parameters:
         self._follower = list(range(1, len(self.slots) + 1))
         self._last = -1
 
-    def __contains__(self, parameter: torch.Tensor) -> bool:
-        return id(parameter) in self._index
-
     def find(self, gradient: torch.Tensor) -> Slot | None:
         """The slot whose parameter has this very gradient, or None.
 
-        With Horovod's `sparse_as_dense` the gradient is a dense copy of a sparse one; it is found where it
-        can be no other's.
+        With Horovod's `sparse_as_dense` the gradient is a dense copy of a sparse one, and is found by its
+        values where several could be meant.
         """
         guess = self._follower[self._last]
         if not (guess < len(self.slots) and self.slots[guess].parameter.grad is gradient):
@@ -91,9 +89,17 @@ class Parameters:
             if slot.parameter.grad is gradient:
                 return index
         sparse = self.with_sparse_gradient(gradient.shape)
-        return self._index[id(sparse[0].parameter)] if len(sparse) == 1 else None
+        waiting = [slot for slot in sparse if not slot.in_flight]
+        if len(waiting) > 1:
+            waiting = [slot for slot in waiting if torch.equal(_dense_gradient(slot), gradient)]
+        return self._index[id(waiting[0].parameter)] if waiting else None
 
     def with_sparse_gradient(self, shape: torch.Size) -> list[Slot]:
         """The slots of this shape whose gradient is sparse now."""
         alike = [slot for slot in self.slots if slot.parameter.shape == shape]
         return [slot for slot in alike if slot.parameter.grad is not None and slot.parameter.grad.is_sparse]
+
+
+def _dense_gradient(slot: Slot) -> torch.Tensor:
+    assert slot.parameter.grad is not None
+    return slot.parameter.grad.to_dense()
