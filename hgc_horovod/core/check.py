@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import Any
 
@@ -23,13 +24,11 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 def real(name: str, value: Any) -> float:
     """`value` as a finite float."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float, np.integer, np.floating))
-        or not math.isfinite(value)
-    ):
-        raise ValueError(f"{name} must be a finite number; got {value!r}")
-    return float(value)
+    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # an int beyond float's range
+            if math.isfinite(value):
+                return float(value)
+    raise ValueError(f"{name} must be a finite number; got {value!r}")
 
 
 def fraction(name: str, value: Any) -> float:

@@ -25,8 +25,8 @@ class DenseRule:
     fp16: bool = False
 
     def __post_init__(self) -> None:
-        check.whole("min_elements", self.min_elements, 0)
-        check.whole("min_ndim", self.min_ndim, 0)
+        for name in ("min_elements", "min_ndim"):
+            object.__setattr__(self, name, check.whole(name, getattr(self, name), 0))
 
     def covers(self, shape: Sequence[int]) -> bool:
         """Whether the shape alone makes a tensor dense. An empty tensor always is."""

@@ -35,7 +35,19 @@ class Method:
     dense: DenseRule = field(default_factory=DenseRule)
     name: str = "custom"
 
-    _parts: ClassVar[tuple[str, ...]] = ("selector", "quantizer", "feedback", "schedule", "dense")
+    # The parts' fields, and what tells that a value is such a part.
+    _parts: ClassVar[dict[str, str]] = {
+        "selector": "select",
+        "quantizer": "quantize",
+        "feedback": "advance",
+        "schedule": "density",
+        "dense": "covers",
+    }
+
+    def __post_init__(self) -> None:
+        for name, verb in self._parts.items():
+            if not callable(getattr(getattr(self, name), verb, None)):
+                raise ValueError(f"{name} must be a {name} part; got {getattr(self, name)!r}")
 
     def slots(self, n: int, step: int | None = None) -> int:
         """k, how many entries of n are sent at a step (0 is the first), or after the warm-up."""
@@ -73,7 +85,7 @@ class Method:
         try:
             fields = json.loads(text)
             return cls(name=fields["name"], **{name: _part(fields[name]) for name in cls._parts})
-        except (KeyError, TypeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise ValueError(
                 f"text must be a method's JSON, as Method.to_json writes it; {error!r}"
             ) from error

@@ -24,9 +24,8 @@ class Warmup:
     densities: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        check.whole("dense_steps", self.dense_steps, 0)
-        check.whole("stage_steps", self.stage_steps, 0)
-        check.whole("stages", self.stages, 0)
+        for name in ("dense_steps", "stage_steps", "stages"):
+            object.__setattr__(self, name, check.whole(name, getattr(self, name), 0))
         if self.densities is not None:
             checked = tuple(check.fraction("warmup", d) for d in self.densities)
             object.__setattr__(self, "densities", checked)
@@ -35,7 +34,7 @@ class Warmup:
         """The density of step `step` (0 is the first step) on the way to `final`."""
         stages = self.stages if self.densities is None else len(self.densities)
         stage = (step - self.dense_steps) // self.stage_steps if self.stage_steps else stages
-        if stage >= stages:
+        if stage >= stages or not stages:
             return final
         stage = max(stage, 0)
         if self.densities is not None:

@@ -152,8 +152,9 @@ def unpack(payload: Bytes) -> tuple[Header, Indices, Floats]:
     scales = payload[at_scales:at_high].copy().view("<f4").astype(np.float32)
     codes = fields >> np.uint64(header.low_bits)
     try:
-        indices = np.arange(header.n)
-        if header.index_kind == ELIAS_FANO:
+        if header.index_kind == ALL:
+            indices = np.arange(header.n)
+        else:
             high_bytes = bits.packed_bytes(header.high_bits, 1)
             high = elias_fano.unpack_high(payload[at_high : at_high + high_bytes], header.n, header.k)
             low = fields[: high.size] & np.uint64((1 << header.low_bits) - 1)

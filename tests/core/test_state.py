@@ -1,0 +1,199 @@
+"""The codec's state: what errors leave alone, what `undo` restores, what a checkpoint carries."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from hgc_horovod import Codec, NonFiniteError
+from hgc_horovod.core import wire
+
+from .samples import BITS, LARGEST, gaussian, hybrid, same_bits, snapshot
+
+FLAGS = (False, True)
+MOMENTA = [{}, *({"momentum": 0.9, "nesterov": n, "masking": m} for n, m in product(FLAGS, FLAGS))]
+
+
+def name(arguments: dict) -> str:
+    return " ".join(key for key, value in arguments.items() if value) or "plain"
+
+
+@pytest.mark.parametrize("rule", MOMENTA, ids=name)
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e300, -1e39])
+@pytest.mark.parametrize("first", FLAGS)
+def test_a_gradient_that_is_not_finite_leaves_every_bit_of_the_state(rule, clip, bad, first):
+    codec = Codec(hybrid(0.1, 4, clip=clip, **rule), 50, name="layer1.weight")
+    if not first:
+        codec.encode(gaussian(50))
+    gradient = gaussian(50, seed=1).astype(np.float64)
+    gradient[17] = bad
+    before = snapshot(codec)
+    with pytest.raises(NonFiniteError, match=r"layer1\.weight"):
+        codec.encode(gradient)
+    with pytest.raises(NonFiniteError):
+        codec.encode(gaussian(50), np.where(np.arange(50) == 3, bad, 1.0), 0.1)
+    assert snapshot(codec) == before
+    good = codec.encode(gaussian(50, seed=2))
+    fresh = Codec(codec.method, 50)
+    if not first:
+        fresh.encode(gaussian(50))
+    assert good.tobytes() == fresh.encode(gaussian(50, seed=2)).tobytes()
+
+
+@pytest.mark.parametrize("rule", MOMENTA, ids=name)
+def test_a_residual_that_overflows_leaves_every_bit_of_the_state(rule):
+    codec = Codec(hybrid(0.01, 4, **rule), 50)
+    half = np.full(50, LARGEST / 2.5, np.float32)
+    codec.encode(half)
+    before = snapshot(codec)
+    with pytest.raises(NonFiniteError):
+        for _ in range(2):  # with the momentum the very next step overflows, without it the one after
+            codec.encode(half)
+            before = snapshot(codec)
+    assert snapshot(codec) == before
+    codec.undo(half)
+    assert codec.step == before[0] - 1
+
+
+@pytest.mark.parametrize("rule", MOMENTA, ids=name)
+@pytest.mark.parametrize(("clip", "weight_decay", "keep"), list(product([None, 2.0], [0.0, 0.01], FLAGS)))
+@pytest.mark.parametrize(("density", "bits"), [(0.1, 1), (0.1, 4), (1.0, 16), (1.0, 2), (0.05, 32)])
+def test_undo_restores_the_state(rule, clip, weight_decay, keep, density, bits):
+    codec = Codec(hybrid(density, bits, clip=clip, feedback=keep, **rule), 50, world_size=2)
+    weight = gaussian(50, seed=99)
+    for step in range(4):
+        before, momentum = codec.residual.copy(), codec.momentum
+        momentum = np.zeros(50, np.float32) if momentum is None else momentum.copy()
+        gradient = gaussian(50, seed=step)
+        codec.encode(gradient, weight, weight_decay)
+        codec.undo(gradient, weight, weight_decay)
+        assert codec.step == step
+        assert codec.residual == pytest.approx(before, abs=2e-6)
+        assert codec.residual.dtype == np.float32
+        if rule:
+            assert codec.momentum == pytest.approx(momentum, abs=2e-6)
+        codec.encode(gradient, weight, weight_decay)
+    assert codec.step == 4
+
+
+def test_undo_takes_back_one_step_and_no_more():
+    codec, gradient = Codec(hybrid(), 50, name="fc"), gaussian(50)
+    with pytest.raises(ValueError, match="fc"):
+        codec.undo(gradient)
+    codec.encode(gradient)
+    codec.undo(gradient)
+    before = snapshot(codec)
+    with pytest.raises(ValueError, match="fc"):
+        codec.undo(gradient)
+    assert snapshot(codec) == before
+
+
+def test_undo_sets_the_warm_up_back():
+    codec, gradient = Codec(hybrid(0.1, warmup=[0.5], warmup_steps=1), 100), gaussian(100)
+    assert wire.read_header(codec.encode(gradient)).k == 50
+    codec.undo(gradient)
+    assert [wire.read_header(codec.encode(gradient)).k for _ in range(2)] == [50, 10]
+
+
+@pytest.mark.parametrize("rule", [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True}], ids=name)
+@pytest.mark.parametrize("keep", FLAGS)
+def test_a_correction_afterwards_counts_as_part_of_the_gradient(rule, keep):
+    whole, parts = (Codec(hybrid(1.0, 32, feedback=keep, **rule), 50) for _ in range(2))
+    gradient, more, later = gaussian(50), gaussian(50, seed=1), gaussian(50, seed=2)
+    sent = [c.decode_sum([c.encode(g)]) for c, g in ((whole, gradient + more), (parts, gradient))]
+    parts.amend(more)
+    then = [c.decode_sum([c.encode(later)]) for c in (whole, parts)]
+    if keep:
+        assert sent[0] + then[0] == pytest.approx(sent[1] + then[1], abs=1e-5)
+    if rule:
+        assert whole.momentum == pytest.approx(parts.momentum, abs=1e-5)
+    assert parts.step == 2
+
+
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("rule", MOMENTA, ids=name)
+def test_a_reload_continues_with_the_very_same_bytes(rule, bits):
+    method = hybrid(0.02, bits, warmup_steps=12, warmup_stages=3, **rule)
+    weight = gaussian(200, seed=99)
+
+    def run(codec: Codec, steps: range) -> list[bytes]:
+        return [codec.encode(gaussian(200, step), weight, 1e-3).tobytes() for step in steps]
+
+    uninterrupted = run(Codec(method, 200), range(20))
+    codec = Codec(method, 200)
+    payloads = run(codec, range(7))
+    for begin, end in [(7, 8), (8, 20)]:
+        state = codec.state_dict()
+        run(codec, range(3))  # what goes on with the old codec is not the checkpoint's business
+        codec = Codec(method, 200)
+        codec.load_state_dict(state)
+        payloads += run(codec, range(begin, end))
+    assert payloads == uninterrupted
+
+
+def test_a_state_is_a_copy_both_ways():
+    codec = Codec(hybrid(momentum=0.9, masking=True), 50)
+    codec.encode(gaussian(50))
+    state, before = codec.state_dict(), snapshot(codec)
+    other = Codec(codec.method, 50)
+    other.load_state_dict(state)
+    assert snapshot(other) == before
+    state["residual"][:] = 5
+    state["momentum"][:] = 5
+    assert snapshot(codec) == snapshot(other) == before
+
+
+def test_a_state_of_the_start_has_no_momentum():
+    codec = Codec(hybrid(momentum=0.9), 3)
+    state = codec.state_dict()
+    assert state["momentum"] is None and state["step"] == 0 and not state["residual"].any()
+    codec.encode(gaussian(3))
+    codec.load_state_dict(state)
+    assert codec.momentum is None and codec.step == 0 and not codec.residual.any()
+    with pytest.raises(ValueError):
+        codec.undo(gaussian(3))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"version": 2},
+        {"version": None},
+        {"step": -1},
+        {"step": 1.5},
+        {"step": "1"},
+        {"residual": None},
+        {"residual": np.zeros(49, np.float32)},
+        {"residual": np.zeros(50, np.int64)},
+        {"residual": np.zeros((50, 1), np.float32)},
+        {"momentum": np.zeros(51, np.float32)},
+        {"momentum": "x"},
+    ],
+    ids=str,
+)
+def test_bad_states_are_refused_and_change_nothing(changes):
+    codec = Codec(hybrid(momentum=0.9), 50, name="embedding")
+    codec.encode(gaussian(50))
+    before = snapshot(codec)
+    with pytest.raises(ValueError, match=f"embedding|{next(iter(changes))}"):
+        codec.load_state_dict({**codec.state_dict(), **changes})
+    assert snapshot(codec) == before
+
+
+@pytest.mark.parametrize("missing", ["version", "step", "residual", "momentum"])
+def test_incomplete_states_are_refused_and_change_nothing(missing):
+    codec = Codec(hybrid(momentum=0.9), 50)
+    codec.encode(gaussian(50))
+    before, state = snapshot(codec), codec.state_dict()
+    del state[missing]
+    with pytest.raises((ValueError, KeyError), match=missing):
+        codec.load_state_dict(state)
+    assert snapshot(codec) == before
+
+
+def test_a_state_is_arrays_and_plain_data():
+    codec = Codec(hybrid(), 3)
+    state = codec.state_dict()
+    assert same_bits(state.pop("residual"), np.zeros(3, np.float32))
+    assert state == {"version": 1, "method": codec.method.to_json(), "step": 0, "momentum": None}
