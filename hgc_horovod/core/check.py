@@ -22,6 +22,13 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     return int(value)
 
 
+def flag(name: str, value: Any) -> bool:
+    """`value` as True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
+    return bool(value)
+
+
 def real(name: str, value: Any) -> float:
     """`value` as a finite float."""
     if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):

@@ -78,7 +78,7 @@ class Codec:
             if feedback.momentum:
                 buffer = np.zeros(self.size, np.float32) if momentum is None else momentum
                 momentum, update = feedback.advance(buffer, update)
-            total = self.residual + update
+            total = self.residual + update if feedback.keep else update.copy()
         if not np.isfinite(total).all():
             raise NonFiniteError(f"the gradient of {self.name!r} holds a NaN or an infinity, or overflows")
 
@@ -99,9 +99,8 @@ class Codec:
             assert momentum is not None  # masking is refused without momentum
             masked = momentum[indices]
             momentum[indices] = 0
-        if feedback.keep:
-            total[indices] -= values
-            self.residual = total
+        total[indices] -= values
+        self.residual = total if feedback.keep else np.zeros_like(total)
         self._sent = _Sent(indices, values, masked, clip_factor)
         self.step += 1
         return wire.pack(header, indices, codes, scales)
@@ -137,6 +136,9 @@ class Codec:
     def amend(self, gradient: ArrayLike) -> None:
         """Add a correction (n,) to the last gradient after the fact; it leaves with the next payloads."""
         update, feedback = self._array("gradient", gradient), self.method.feedback
+        if not np.isfinite(update).all():
+            raise NonFiniteError(f"the correction of {self.name!r} holds a NaN or an infinity")
+        self._sent = None  # what was encoded can no longer be taken back alone
         if feedback.momentum and self.momentum is not None:
             self.momentum = self.momentum + update
             update = feedback.direction(update, update)
@@ -179,6 +181,8 @@ class Codec:
         step = check.whole("step", state["step"], 0)
         residual = self._array("residual", state["residual"]).copy()
         momentum = None if state["momentum"] is None else self._array("momentum", state["momentum"]).copy()
+        if not all(np.isfinite(array).all() for array in (residual, momentum) if array is not None):
+            raise ValueError(f"state of {self.name!r} holds a NaN or an infinity")
         self.step, self.residual, self.momentum, self._sent = step, residual, momentum, None
 
     def _update(

@@ -27,6 +27,8 @@ class DenseRule:
     def __post_init__(self) -> None:
         for name in ("min_elements", "min_ndim"):
             object.__setattr__(self, name, check.whole(name, getattr(self, name), 0))
+        object.__setattr__(self, "inflate", check.flag("inflate", self.inflate))
+        object.__setattr__(self, "fp16", check.flag("dense_fp16", self.fp16))
 
     def covers(self, shape: Sequence[int]) -> bool:
         """Whether the shape alone makes a tensor dense. An empty tensor always is."""

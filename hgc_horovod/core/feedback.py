@@ -39,6 +39,9 @@ class Feedback:
     clip: float | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "keep", check.flag("feedback", self.keep))
+        for name in ("nesterov", "masking"):
+            object.__setattr__(self, name, check.flag(name, getattr(self, name)))
         object.__setattr__(self, "momentum", check.real("momentum", self.momentum))
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1; got {self.momentum!r}")

@@ -48,6 +48,8 @@ class Method:
         for name, verb in self._parts.items():
             if not callable(getattr(getattr(self, name), verb, None)):
                 raise ValueError(f"{name} must be a {name} part; got {getattr(self, name)!r}")
+        if not isinstance(self.name, str):
+            raise ValueError(f"name must be a string; got {self.name!r}")
 
     def slots(self, n: int, step: int | None = None) -> int:
         """k, how many entries of n are sent at a step (0 is the first), or after the warm-up."""
@@ -66,6 +68,8 @@ class Method:
         if self.dense.covers(shape) or (step is not None and step < self.schedule.dense_steps):
             return True
         n = math.prod(shape)
+        if n > wire.MAX_ENTRIES:
+            return True
         return not self.dense.inflate and self.payload_bytes(n, step) >= n * itemsize
 
     def with_feedback(self, **changes: Any) -> Method:
@@ -85,7 +89,7 @@ class Method:
         try:
             fields = json.loads(text)
             return cls(name=fields["name"], **{name: _part(fields[name]) for name in cls._parts})
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
             raise ValueError(
                 f"text must be a method's JSON, as Method.to_json writes it; {error!r}"
             ) from error

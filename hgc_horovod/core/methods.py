@@ -56,6 +56,8 @@ def hgc(
     available, and the grid, the momentum correction without masking and the warm-up are this package's.
     """
     check.whole("warmup_steps", warmup_steps, 0)
+    if warmup is not None and (isinstance(warmup, str) or not isinstance(warmup, Sequence)):
+        raise ValueError(f"warmup must be a list of densities; got {warmup!r}")
     stages = check.whole("warmup_stages", warmup_stages, 1) if warmup is None else len(warmup)
     if warmup is not None and (not stages or warmup_steps < stages):
         raise ValueError(

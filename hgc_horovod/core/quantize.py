@@ -109,8 +109,9 @@ class Geometric:
 
     The range is cut into L intervals of equal ratio, and a magnitude becomes the geometric middle of its
     interval. lo is the least magnitude and hi the largest, but no more than lo·4**L: then no level is more
-    than twice the magnitude it stands for, so that |v - decode(v)| ≤ |v| for every entry, and magnitudes
-    above hi take the highest level. Code: the level's number times 2, plus 1 where the value is negative.
+    than twice the magnitude it stands for, so that |v - decode(v)| ≤ |v| for every entry (save by a smallest
+    denormal among denormals), and magnitudes above hi take the highest level. Code: the level's number times
+    2, plus 1 where the value is negative.
     """
 
     kind: ClassVar[str] = "geometric"
@@ -177,6 +178,6 @@ def _finite(values: Floats) -> Floats:
 
 
 def _check_range(lo: np.float32, hi: np.float32, count: int) -> None:
-    good = np.isfinite(hi) and (0 < lo <= hi if count else lo == hi == 0)
+    good = np.isfinite(hi) and 0 < lo <= hi if count else lo.tobytes() == hi.tobytes() == bytes(4)
     if not good:
         raise ValueError(f"the scales {lo}, {hi} are no range of {count} magnitudes")

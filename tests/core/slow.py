@@ -117,7 +117,7 @@ def parse(data: bytes) -> Parts:
     if used:
         refuse(not all(0 < s < math.inf for s in bounds) or bounds != sorted(bounds), "scales")
     else:
-        refuse(any(s != 0 for s in bounds), "scales of nothing")
+        refuse(any(s != 0 for s in scales), "scales of nothing")
     refuse(not all(math.isfinite(v) for v in values(parts)), "a value is not finite")
     refuse(build(parts) != data, "unused bits")
     return parts

@@ -46,6 +46,12 @@ def test_a_payload_never_inflates_a_tensor_unless_that_is_allowed(shape, density
     assert method.is_dense(shape, itemsize=itemsize) != allowed
 
 
+def test_a_payload_of_the_very_size_of_the_tensor_is_no_gain():
+    method = hybrid(0.125, bits=2)
+    assert method.payload_bytes(8) == 8 * 4 and method.is_dense((8,))
+    assert method.payload_bytes(9) < 9 * 4 and not method.is_dense((9,))
+
+
 def test_half_precision_tensors_go_dense_earlier():
     method = hybrid(1.0, bits=16)
     assert not method.is_dense((100, 100), itemsize=4)

@@ -89,6 +89,14 @@ def test_undo_takes_back_one_step_and_no_more():
     assert snapshot(codec) == before
 
 
+def test_undo_takes_back_what_was_clipped_before_the_world_changed():
+    codec, gradient = Codec(hybrid(clip=1.0), 50, world_size=2), gaussian(50)
+    codec.encode(gradient)
+    codec.world_size = 32
+    codec.undo(gradient)
+    assert codec.residual == pytest.approx(np.zeros(50), abs=1e-6)
+
+
 def test_undo_sets_the_warm_up_back():
     codec, gradient = Codec(hybrid(0.1, warmup=[0.5], warmup_steps=1), 100), gaussian(100)
     assert wire.read_header(codec.encode(gradient)).k == 50
@@ -197,3 +205,37 @@ def test_a_state_is_arrays_and_plain_data():
     state = codec.state_dict()
     assert same_bits(state.pop("residual"), np.zeros(3, np.float32))
     assert state == {"version": 1, "method": codec.method.to_json(), "step": 0, "momentum": None}
+
+
+def test_feedback_that_is_switched_off_leaves_nothing_behind():
+    codec = Codec(hybrid(0.25, 32), 4)
+    codec.encode(np.array([4, 3, 2, 1], np.float32))
+    codec.method = hybrid(0.25, 32, feedback=False)
+    for _ in range(2):
+        assert not codec.decode_sum([codec.encode(np.zeros(4, np.float32))]).any()
+        assert not codec.residual.any()
+
+
+def test_a_correction_must_be_finite_and_ends_what_can_be_undone():
+    codec = Codec(hybrid(0.5, 4), 4)
+    gradient = gaussian(4)
+    codec.encode(gradient)
+    before = snapshot(codec)
+    with pytest.raises(ValueError, match="correction"):
+        codec.amend(np.array([0, np.nan, 0, 0], np.float32))
+    assert snapshot(codec) == before
+    codec.amend(gradient)
+    with pytest.raises(ValueError, match="undo"):
+        codec.undo(gradient)
+
+
+@pytest.mark.parametrize("part", ["residual", "momentum"])
+def test_a_state_must_be_finite(part):
+    codec = Codec(hybrid(0.5, 4, momentum=0.9), 4)
+    codec.encode(gaussian(4))
+    state = codec.state_dict()
+    state[part][2] = np.inf
+    before = snapshot(codec)
+    with pytest.raises(ValueError, match="infinity"):
+        codec.load_state_dict(state)
+    assert snapshot(codec) == before

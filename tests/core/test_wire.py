@@ -124,6 +124,15 @@ def test_strided_and_read_only_payloads_are_read():
     assert indices.tolist() == [1, 2] and values == pytest.approx([2, -1], rel=0.2)
 
 
+def test_the_other_index_kind_is_refused_with_the_header():
+    for k, bits in [(2, 32), (2, 4), (1, 32), (2, 16)]:
+        payload = slow.encode([1.0, 2.0], k, bits)
+        other = as_bytes(payload).copy()
+        other[5] ^= 1
+        with pytest.raises(PayloadError, match="index kind"):
+            wire.read_header(other)
+
+
 @pytest.mark.parametrize(("shape", "dtype"), [(32, "i1"), (32, "f4"), ((2, 16), "u1"), ((), "u1")])
 def test_what_is_no_row_of_bytes_is_refused(shape, dtype):
     for read in (wire.unpack, wire.read_header, inspect):
