@@ -103,6 +103,9 @@ def test_slots_and_payload_bytes(bits):
     + [({"momentum": m}, "momentum") for m in (1, 1.5, -0.1, math.nan, "x", True, None)]
     + [({"clip": c}, "clip") for c in (0, -1, math.nan, math.inf, "x", True)]
     + [({"nesterov": True}, "nesterov"), ({"masking": True}, "masking")]
+    + [({flag: "no"}, flag) for flag in ("feedback", "inflate", "dense_fp16")]
+    + [({"momentum": 0.9, flag: 1}, flag) for flag in ("nesterov", "masking")]
+    + [({"warmup": w, "warmup_steps": 4}, "warmup") for w in (5, "0.1", 0.5)]
     + [
         ({name: bad}, name)
         for name in ("warmup_steps", "dense_steps", "min_elements", "min_ndim")

@@ -1,0 +1,44 @@
+"""The launcher of the rank programs: what it reports, and that nothing it started outlives it."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.launch import LaunchError, processes_with, run_ranks
+
+# Each rank starts a process in a session of its own, as a launcher's helpers do.
+DETACHED = """
+import subprocess, sys
+subprocess.Popen(
+    [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True,
+    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+"""
+
+
+def launch(folder: Path, text: str, timeout: float, args: tuple[str, ...] = ()) -> str:
+    """The error of a program on two ranks that is bound to fail, once none of its processes is left."""
+    program, probe = folder / "program.py", uuid.uuid4().hex
+    program.write_text(text)
+    with pytest.raises(LaunchError) as caught:
+        run_ranks(program, 2, "gloo", timeout, args=args, env={"PROBE": probe})
+    assert not processes_with(f"PROBE={probe}")
+    return str(caught.value)
+
+
+def test_failure(tmp_path: Path) -> None:
+    error = launch(tmp_path, "import sys; sys.exit(f'because of {sys.argv[1:]}')", 120, args=("one", "two"))
+    assert error.startswith("program.py on 2 ranks with gloo ended with exit code ")
+    assert "because of ['one', 'two']" in error
+
+
+def test_time_limit(tmp_path: Path) -> None:
+    error = launch(tmp_path, DETACHED + "import time; time.sleep(600)", 20)
+    assert "did not end within 20 s" in error
+
+
+def test_processes_left_behind(tmp_path: Path) -> None:
+    error = launch(tmp_path, DETACHED, 120)
+    assert "left processes behind" in error and "sleep(600)" in error

@@ -1,0 +1,109 @@
+"""The compressor in one process, without a launcher: arguments, and training on one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import horovod.torch as hvd
+import numpy as np
+import pytest
+import torch
+
+import hgc_horovod.torch as hgc
+from hgc_horovod import Codec, methods
+
+from .ranks.harness import OPTIONS, Codecs, Given, backward, check, reduced, values, wrap
+from .ranks.misuse import WRONG
+
+
+def test_before_init() -> None:
+    with pytest.raises(ValueError, match=r"hvd\.init"):
+        hgc.Compression.hgc(torch.nn.Linear(40, 30).named_parameters())
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[None]:
+    """Horovod with one rank, under Gloo, which can be initialized again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOROVOD_CONTROLLER", "gloo")
+        patch.setenv("HOROVOD_CPU_OPERATIONS", "gloo")
+        hvd.init()
+    yield
+    hvd.shutdown()
+
+
+@pytest.mark.parametrize("label", WRONG)
+def test_wrong_argument(alone: None, label: str) -> None:
+    words, call = WRONG[label]
+    with pytest.raises(ValueError) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("sgd", [{"momentum": 0.9, "weight_decay": 0.1}, {"momentum": 0.9, "nesterov": True}])
+def test_one_rank_trains_as_without(alone: None, sgd: dict[str, Any]) -> None:
+    """Horovod reduces nothing on one rank: the optimizer keeps its momentum, and nothing is compressed."""
+    paths = []
+    for compress in (True, False):
+        model = Given()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, **sgd)
+        if compress:
+            compressor = hgc.Compression.hgc(model.named_parameters(), momentum_from=optimizer)
+            optimizer = hvd.DistributedOptimizer(
+                optimizer, named_parameters=model.named_parameters(), compression=compressor
+            )
+            assert {key: optimizer.param_groups[0][key] for key in sgd} == sgd
+        for step in range(4):
+            optimizer.zero_grad()
+            model.loss(step).backward()
+            optimizer.step()
+        paths.append([p.detach() for p in model.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*paths, strict=True))
+    assert compressor.report().total.steps == 0 and "ratio 1.0" in str(compressor.report())
+
+
+def test_one_elastic_rank_compresses(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an elastic job Horovod reduces on one rank, too, since others may join later."""
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    model, codecs = Given(), Codecs(OPTIONS)
+    optimizer, compressor = wrap(model, OPTIONS)
+    for step in reduced(optimizer, backward(model)):
+        check(model, codecs, step)
+    assert compressor.report().total.compressed_steps == 4
+
+
+def test_momentum_of_the_method_beside_an_optimizer_without(alone: None) -> None:
+    model = Given()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compressor = hgc.Compression.hgc(model.named_parameters(), momentum=0.9, optimizer=optimizer)
+    assert compressor.method == methods.hgc(momentum=0.9)
+
+
+def test_from_method(alone: None) -> None:
+    method = methods.hgc(0.02, 2, clip=1.0)
+    compressor = hgc.Compression.from_method(method, Given().named_parameters(), name="mine", seed=4)
+    assert compressor.method == method
+    assert repr(compressor) == "Compression.hgc(density=0.02, bits=2): 3 of 4 tensors, 5,052 of 5,092 entries"
+
+
+def test_shared_parameter(alone: None) -> None:
+    """A parameter under two names is one tensor, under its first name."""
+    weight = torch.nn.Parameter(torch.ones(40, 30))
+    compressor = hgc.Compression.hgc([("encoder", weight), ("decoder", weight)], **OPTIONS)
+    assert "1 of 1 tensors" in repr(compressor)
+
+
+def test_group_with_a_missing_gradient(alone: None) -> None:
+    compressor = hgc.Compression.hgc(Given().named_parameters())
+    with pytest.raises(ValueError, match="groups="):
+        compressor.compress(None)  # what Horovod's grouped path hands over for such a parameter
+
+
+def test_given_gradients(alone: None) -> None:
+    """The tests' own model: its gradients are to the bit the values that the codecs are fed with."""
+    model, codec = Given(), Codec(methods.hgc(**OPTIONS), 48 * 32)
+    model.loss(3).backward()
+    assert np.array_equal(model.matrix.grad, values("matrix", (48, 32), 3))
+    assert codec.encode(model.matrix.grad.numpy().ravel()).size == codec.method.payload_bytes(48 * 32)
