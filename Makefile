@@ -23,6 +23,7 @@ test: setup lint
 
 lint: setup
 	@$(RUN) ruff check .
+	@$(RUN) ruff format --check -q .
 	@$(RUN) mypy
 
 clean:

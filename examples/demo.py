@@ -42,6 +42,8 @@ def run(command: list[str], label: str) -> None:
 
     Whatever ends this function, the launcher has ended before, and with it the ranks.
     """
+    if not Path(command[0]).is_file():
+        raise SystemExit(f"{command[0]} is missing: install Horovod beside {sys.executable}")
     environment = {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"}
     show = sys.stderr.isatty()
     lines, rest = [], ""
@@ -116,6 +118,13 @@ def table(columns: dict[str, list[dict]]) -> str:
     return "\n".join(lines)
 
 
+def labelled(results: dict[str, list[dict]]) -> dict[str, list[dict]]:
+    """The results under the names of the table's columns."""
+    used = results["hgc"][0]["arguments"]
+    compressed = f"HGC, {100 * used['density']:g} %, {used['bits']} bits"
+    return {"uncompressed": results["none"], compressed: results["hgc"]}
+
+
 def versions() -> dict:
     """What the results depend on."""
     packages = {name: importlib.metadata.version(name) for name in ("torch", "horovod", "hgc-horovod")}
@@ -133,8 +142,8 @@ def main() -> None:
     for name in ("--compression", "--seed", "--log-json"):
         if any(argument.split("=")[0] == name for argument in passed):
             parser.error(f"{name} is set by the demo itself")
-    if args.seeds < 1 or args.ranks < 1:
-        parser.error("--seeds and --ranks must be at least 1")
+    if args.seeds < 1 or args.ranks < 2:
+        parser.error("--seeds must be at least 1 and --ranks at least 2")
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results: dict[str, list[dict]] = {"none": [], "hgc": []}
@@ -159,14 +168,7 @@ def main() -> None:
         f"\n{used['dataset']}, {last['parameters']:,} parameters, {last['ranks']} ranks, "
         f"{used['epochs']} epochs{spread}\n"
     )
-    print(
-        table(
-            {
-                "uncompressed": results["none"],
-                f"HGC, {100 * used['density']:g} %, {used['bits']} bits": results["hgc"],
-            }
-        )
-    )
+    print(table(labelled(results)))
     gap = statistics.mean(
         a["test_accuracy"] - b["test_accuracy"] for a, b in zip(results["hgc"], results["none"], strict=True)
     )

@@ -86,6 +86,11 @@ def traffic(compression, model: torch.nn.Module, steps: int) -> dict[str, int]:
     return {"dense": dense, "sent": sent, "compressed_dense": dense, "payload": sent}
 
 
+def ratio(dense: int, sent: int) -> float:
+    """Compression ratio; 1 where nothing was sent, as on a single rank."""
+    return dense / sent if sent else 1.0
+
+
 def main() -> None:
     args = parse_arguments()
     hvd.init()
@@ -94,9 +99,9 @@ def main() -> None:
     noise = torch.Generator().manual_seed(1000 * args.seed + hvd.rank())
     data = load(args.dataset, args.data, args.limit)
     steps_per_epoch = len(data.train_x) // (args.batch_size * hvd.size())
-    if not steps_per_epoch:
-        raise SystemExit(f"{len(data.train_x)} training images are too few for {hvd.size()} ranks")
     steps = args.epochs * steps_per_epoch
+    if steps < 1:
+        raise SystemExit(f"{len(data.train_x)} images and {hvd.size()} ranks leave no step to train")
 
     model = ResNet(data.classes, channels=data.train_x.shape[1])
     optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum, weight_decay=args.weight_decay)
@@ -149,13 +154,15 @@ def main() -> None:
         "steps": steps,
         "bytes_per_step": round(last["sent"] / steps_per_epoch),
         "bytes_in_all": sent["sent"],
-        "ratio": last["dense"] / last["sent"],
-        "ratio_compressed_tensors": last["compressed_dense"] / last["payload"],
-        "ratio_with_warmup": sent["dense"] / sent["sent"],
+        "ratio": ratio(last["dense"], last["sent"]),
+        "ratio_compressed_tensors": ratio(last["compressed_dense"], last["payload"]),
+        "ratio_with_warmup": ratio(sent["dense"], sent["sent"]),
         "parameters": sum(p.numel() for p in model.parameters()),
         "ranks": hvd.size(),
     }
     if hvd.rank() == 0:
+        if args.compression == "hgc":
+            print(compression.report())
         print(json.dumps(result, indent=2))
         if args.log_json:
             everything = {**result, "history": history, "arguments": vars(args)}

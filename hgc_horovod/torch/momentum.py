@@ -6,9 +6,9 @@ gradient. Weight decay belongs to the gradient that the velocity sums up, so it 
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..core.method import Method
 
-MOVED = {"momentum": 0.0, "weight_decay": 0.0, "nesterov": False}
+# What stands in the optimizer where a value was moved: to SGD a zero, but not the zero that a user writes.
+MARK = -0.0
 
 
 class Terms(NamedTuple):
@@ -37,18 +38,27 @@ class FixedTerms:
         return self._terms
 
 
-@dataclass
 class _Group:
     """A parameter group of the optimizer as it is now, and what was moved out of it."""
 
-    live: dict[str, Any]
-    moved: dict[str, Any]
+    def __init__(self, index: int, live: dict[str, Any]) -> None:
+        self.index = index
+        self.live = live
+        self.momentum = self.weight_decay = 0.0
+        self.nesterov = False
 
-    def move(self) -> None:
-        for key, zero in MOVED.items():
-            if self.live[key] != zero:
-                self.moved[key] = self.live[key]
-                self.live[key] = zero
+    def move(self) -> Terms:
+        """Take out of the group what stands there (again); all terms of the group now."""
+        for key in ("momentum", "weight_decay"):
+            value = self.live[key]
+            if value or math.copysign(1, value) > 0:
+                setattr(self, key, value)
+                self.live[key] = MARK
+        if self.live["nesterov"]:
+            self.nesterov, self.live["nesterov"] = True, False
+        # SGD with maximize negates the gradient before it adds the weight decay; here it is negated after.
+        decay = -self.weight_decay if self.live["maximize"] else self.weight_decay
+        return Terms(self.momentum, decay, self.nesterov and self.momentum > 0)
 
 
 class MovedTerms:
@@ -62,8 +72,9 @@ class MovedTerms:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._groups: dict[int, _Group] = {}
-        for live in optimizer.param_groups:
-            group = _Group(live, dict(MOVED))
+        self._optimizer = weakref.ref(optimizer)
+        for index, live in enumerate(optimizer.param_groups):
+            group = _Group(index, live)
             group.move()
             self._groups.update((id(parameter), group) for parameter in live["params"])
         # Loading a checkpoint gives an optimizer new groups, and the one that steps is Horovod's wrapper,
@@ -78,27 +89,28 @@ class MovedTerms:
         weakref.finalize(self, register_optimizer_step_pre_hook(before_step).remove)
 
     def __str__(self) -> str:
-        groups = {id(group): group for group in self._groups.values()}
-        texts = (
-            ", ".join(f"{key} {value}" for key, value in group.moved.items()) for group in groups.values()
+        groups = {id(group): group for group in self._groups.values()}.values()
+        return "; ".join(
+            f"momentum {group.momentum}, weight_decay {group.weight_decay}, nesterov {group.nesterov}"
+            for group in groups
         )
-        return "; ".join(texts)
 
     def of(self, parameter: torch.Tensor) -> Terms:
         """The parameter's terms now; none for a parameter that the optimizer does not have."""
         group = self._groups.get(id(parameter))
         if group is None:
             return Terms()
-        group.move()
-        momentum, decay, nesterov = (group.moved[key] for key in MOVED)
-        # SGD with maximize negates the gradient before it adds the weight decay; here it is negated after.
-        return Terms(momentum, -decay if group.live["maximize"] else decay, nesterov and momentum > 0)
+        optimizer = self._optimizer()
+        if optimizer is not None:
+            group.live = optimizer.param_groups[group.index]
+        return group.move()
 
     def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Move what stands again in the groups of an optimizer that holds the same parameters."""
+        """Before an optimizer steps: if it has the same parameters, move what stands again in its groups."""
         for live in optimizer.param_groups:
             group = self._groups.get(id(live["params"][0])) if live["params"] else None
             if group is not None:
+                self._optimizer = weakref.ref(optimizer)
                 group.live = live
                 group.move()
 

@@ -55,7 +55,7 @@ def test_case(outcome: Outcome, case: str) -> None:
     failures = []
     for rank, errors in enumerate(outcome.errors):
         if case not in errors:
-            failures.append(f"rank {rank} never reported")
+            failures.append(f"rank {rank} never reported; its last case was {next(reversed(errors), 'none')}")
         elif errors[case] is not None:
             failures.append(f"rank {rank}:\n{errors[case]}")
     if failures:

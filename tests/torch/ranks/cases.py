@@ -6,9 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from types import ModuleType
 
-from . import equivalence, gradients, misuse, nonfinite, reporting, tensors, training
+from . import equivalence, gradients, misuse, nonfinite, options, reporting, tensors, training
 
-_MODULES: tuple[ModuleType, ...] = (gradients, tensors, equivalence, nonfinite, reporting, misuse, training)
+_MODULES: tuple[ModuleType, ...] = (
+    gradients,
+    tensors,
+    equivalence,
+    options,
+    nonfinite,
+    reporting,
+    misuse,
+    training,
+)
 
 
 def _collect() -> dict[str, Callable[[], None]]:

@@ -21,7 +21,7 @@ STEPS = 8
 BOUND = 1e-5  # of the largest parameter: STEPS steps of a few float32 roundings each, carried on by momentum
 
 Path = list[dict[str, torch.Tensor]]  # the parameters after each step
-Hook = Callable[[torch.nn.Module, Any], object]
+Hook = Callable[..., object]
 
 
 def network() -> torch.nn.Module:
@@ -70,16 +70,16 @@ def train(
 ) -> Path:
     """Train with plain Horovod, or where `options` are given with a compressor that takes the momentum.
 
-    `hooks` are called with the model and the optimizer: `before` and `after` the compressor is created, and
-    `halfway` through the steps.
+    `hooks` are called with the model and the optimizer: `before` and `after` the compressor is created, then
+    `halfway` through the steps, and in `each` step with its number as well.
     """
     model, hooks = make(), hooks or {}
     optimizer, compressor = build(model, **sgd), hvd.Compression.none
     scheduler = schedule(optimizer) if schedule else None
     hooks.get("before", _nothing)(model, optimizer)
     if options is not None:
-        moved = {"momentum_from": optimizer} if move else {}
-        compressor = hgc.Compression.hgc(model.named_parameters(), **options, **moved)
+        attach = {"momentum_from": optimizer if move else None, "process_set": horovod.get("process_set")}
+        compressor = hgc.Compression.hgc(model.named_parameters(), **options, **attach)
     hooks.get("after", _nothing)(model, optimizer)
     named = [(f"{options is None}.{name}", p) for name, p in model.named_parameters()]
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named, compression=compressor, **horovod)
@@ -87,6 +87,7 @@ def train(
     for step in range(STEPS):
         if step == STEPS // 2:
             hooks.get("halfway", _nothing)(model, optimizer)
+        hooks.get("each", _nothing)(model, optimizer, step)
         optimizer.zero_grad()
         loss(model, step).backward()
         optimizer.step()
@@ -148,6 +149,15 @@ def case_horovod(**horovod: Any) -> None:
     assert distance(train(DECAY, **horovod), train(DECAY, ALL, **horovod)) < BOUND
 
 
+def case_process_set() -> None:
+    """Where Horovod does not reduce, outside of a process set, the optimizer keeps its momentum."""
+    subset = hvd.add_process_set(list(range(1, hvd.size())))
+    found = distance(train(DECAY, process_set=subset), train(DECAY, ALL, process_set=subset))
+    assert found < BOUND, found
+    hvd.barrier()
+    hvd.remove_process_set(subset)
+
+
 @variants(
     momentum={"lr": 0.01, "momentum": 0.9, "weight_decay": 0.0},
     decay=DECAY,
@@ -171,54 +181,3 @@ def case_sum(**sgd: Any) -> None:
     lag = sgd["lr"] * (hvd.size() - 1) * sgd["weight_decay"] * (2 if sgd.get("nesterov") else 1)
     assert distance(plain, compressed, step=0) <= 1.5 * lag + BOUND  # of the step's largest parameter
     assert distance(plain, compressed) < 0.02 * effect + BOUND
-
-
-@variants(before={"when": "before"}, after={"when": "after"})
-def case_broadcast_state(when: str) -> None:
-    """Horovod's usual broadcasts change nothing, before the compressor takes the momentum or after.
-
-    The broadcast of an optimizer without state makes it step with zero gradients, so without weight decay.
-    """
-
-    def broadcast(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-
-    sgd = {"lr": 0.1, "momentum": 0.9}
-    found = distance(train(sgd), train(sgd, ALL, hooks={when: broadcast}))
-    assert found < BOUND, found
-
-
-def case_reloaded() -> None:
-    """Loading its own state halfway changes nothing."""
-
-    def reload(model: torch.nn.Module, optimizer: Any) -> None:
-        optimizer.load_state_dict(optimizer.state_dict())
-
-    found = distance(train(DECAY), train(DECAY, ALL, hooks={"halfway": reload}))
-    assert found < BOUND, found
-
-
-@variants(its_own={"foreign": False}, a_plain_runs={"foreign": True})
-def case_loaded_state(foreign: bool) -> None:
-    """After load_state_dict the momentum is applied once: it is moved again, or an error tells what to do.
-
-    torch replaces the parameter groups by the checkpoint's, and those of a plain run hold a momentum.
-    """
-    model = Given()
-    state = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9).state_dict()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    compressor = hgc.Compression.hgc(model.named_parameters(), **ALL, momentum_from=optimizer)
-    optimizer = hvd.DistributedOptimizer(
-        optimizer, named_parameters=model.named_parameters(), compression=compressor
-    )
-    try:
-        optimizer.load_state_dict(state if foreign else optimizer.state_dict())
-        for step in range(2):
-            optimizer.zero_grad()
-            model.loss(step).backward()
-            optimizer.step()
-            assert optimizer.param_groups[0]["momentum"] == 0, "a second momentum beside the compressor's"
-            optimizer.param_groups[0]["momentum"] = 0.5  # as a scheduler does that cycles it
-    except ValueError as error:
-        assert "momentum" in str(error)
