@@ -95,8 +95,7 @@ class Codec:
 
         self.momentum = momentum
         masked = np.zeros(0, np.float32)
-        if feedback.masking:
-            assert momentum is not None  # masking is refused without momentum
+        if feedback.masking and feedback.momentum and momentum is not None:
             masked = momentum[indices]
             momentum[indices] = 0
         total[indices] -= values

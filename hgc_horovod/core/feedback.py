@@ -24,7 +24,7 @@ class Feedback:
         u ← m·u + g,        v = e + (g + m·u)                    the same with Nesterov
                             v = e + g                            m = 0
         e ← v - decode(encode(v))                                `keep`; without it e stays zero
-        u ← 0 at the entries that were sent                      `masking`
+        u ← 0 at the entries that were sent                      `masking`, m > 0
 
     Unmasked momentum correction is error feedback on the local momentum (dist-EF-SGDM: Zheng, Huang & Kwok,
     2019); masked, it is Deep Gradient Compression's (Lin et al., 1712.01887, sections 3.1 and 3.2).
@@ -51,8 +51,6 @@ class Feedback:
                 raise ValueError(f"clip must be above 0; got {self.clip!r}")
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0; got momentum=0")
-        if self.masking and not self.momentum:
-            raise ValueError("masking clears momentum, so it needs a momentum above 0; got momentum=0")
 
     def clip_factor(self, gradient: Floats, world_size: int) -> np.float32:
         """min(1, clip · W^(-1/2) / ‖g‖₂) in float32; 1 without clipping."""

@@ -180,8 +180,10 @@ def split(buffer: Bytes) -> list[Bytes]:
     return payloads
 
 
-def inspect(payload: Bytes) -> Summary:
-    """What a payload holds. Raises PayloadError where it is none."""
+def inspect(payload: Bytes | bytes) -> Summary:
+    """What a payload holds, given as uint8 (bytes,) or as bytes. Raises PayloadError where it is none."""
+    if isinstance(payload, bytes):
+        payload = np.frombuffer(payload, np.uint8)
     header, indices, _ = unpack(payload)
     index_bytes = bits.packed_bytes(header.high_bits + header.k * header.low_bits, 1)
     return Summary(

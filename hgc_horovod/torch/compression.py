@@ -23,8 +23,8 @@ class Compression:
     ) -> Compressor:
         """Hybrid gradient compression: the `density` largest entries of each gradient, `bits` bits each.
 
-        `options` are those of `Compression.from_method` (`momentum_from`, `process_set`, …) and of
-        `hgc_horovod.methods.hgc` (`warmup_steps`, `min_elements`, `clip`, …).
+        One compressor serves one DistributedOptimizer. `options` are those of `Compression.from_method`
+        (`momentum_from`, `process_set`, …) and of `hgc_horovod.methods.hgc` (`warmup_steps`, `clip`, …).
         """
         attach = {key: options.pop(key) for key in _ATTACH if key in options}
         return Compression.from_method(methods.hgc(density, bits, **options), named_parameters, **attach)
@@ -40,15 +40,17 @@ class Compression:
         name: str | None = None,
         seed: int = 0,
     ) -> Compressor:
-        """A compressor that sends gradients as `method` says.
+        """A compressor that sends gradients as `method` says, for one DistributedOptimizer.
 
         Args:
+            method: what is sent, for example `hgc_horovod.methods.hgc(density=0.01, bits=4)`.
             named_parameters: what `hvd.DistributedOptimizer` gets as well: `model.named_parameters()`, anew.
                 All ranks must give the same names.
             momentum_from: a `torch.optim.SGD` not yet wrapped. Its momentum, Nesterov flag and weight decay
-                are moved into the compressor, group by group, and zeroed in the optimizer.
+                are moved into the compressor, group by group, and zeroed in the optimizer. Values that are
+                written there later (by a scheduler, a checkpoint, by hand) are moved as well.
             optimizer: the optimizer that will be wrapped, where `method` states a momentum itself; it is
-                checked to have none left.
+                checked to have none left (as the wrapped one is again before it steps).
             process_set: the one given to `hvd.DistributedOptimizer`, where one is given.
             name: a prefix for the names of collectives; by default this process's how-manieth compressor it
                 is, so ranks that create compressors in different orders must give one.

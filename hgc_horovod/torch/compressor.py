@@ -13,13 +13,15 @@ import logging
 import os
 import time
 import warnings
+import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import horovod.torch as hvd
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..core import check, wire
 from ..core.codec import Codec, NonFiniteError
@@ -74,6 +76,12 @@ class Compressor:
         self.method = method
         self.seed = check.whole("seed", seed, 0)
         self.process_set = hvd.global_process_set if process_set is None else process_set
+        if not isinstance(self.process_set, hvd.ProcessSet):
+            raise ValueError(f"process_set must be a hvd.ProcessSet; got {process_set!r}")
+        if name is not None and not isinstance(name, str):
+            raise ValueError(f"name must be a string; got {name!r}")
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise ValueError(f"optimizer must be a torch.optim.Optimizer; got {optimizer!r}")
         self._prefix = name if name is not None else f"hgc.{next(_created)}"
         self._parameters = Parameters(named_parameters)
         self._passed = Traffic("(not registered)")
@@ -87,7 +95,14 @@ class Compressor:
             reduces=_reduces(self.process_set),
         )
         if momentum_from is not None and _reduces(self.process_set) and self.process_set.rank() == 0:
-            log.warning("moved from the optimizer into the compressor, per parameter group: %s", self._terms)
+            log.warning("hgc_horovod: moved from the optimizer, per parameter group: %s", self._terms)
+        hook = weakref.WeakMethod(self._before_step)  # which keeps no compressor alive
+
+        def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            if (method := hook()) is not None:
+                method(optimizer)
+
+        weakref.finalize(self, register_optimizer_step_pre_hook(before_step).remove)
 
     def compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, _Dense | _Compressed]:
         """Start sending a gradient; Horovod allreduces the tensor that is returned."""
@@ -133,7 +148,9 @@ class Compressor:
     def report(self) -> Report:
         """Bytes, ratios and times per tensor and in total, as this rank has seen them so far."""
         rows = [slot.traffic for slot in self._parameters.slots if slot.traffic.steps]
-        return Report.of(repr(self), rows + [self._passed] * bool(self._passed.steps))
+        if self._passed.steps:  # several gradients a step, counted one by one
+            rows.append(replace(self._passed, steps=max((row.steps for row in rows), default=1)))
+        return Report.of(repr(self), rows)
 
     def __repr__(self) -> str:
         slots = self._parameters.slots
@@ -145,6 +162,11 @@ class Compressor:
             f"bits={self.method.quantizer.bits}): {len(sent)} of {len(slots)} tensors, "
             f"{entries:,} of {total:,} entries"
         )
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Called before any optimizer steps. Ours is Horovod's wrapper, made after the compressor."""
+        if getattr(optimizer, "_compression", None) is self:
+            self._terms.before_step(optimizer)
 
     def _compress(self, slot: Slot, gradient: torch.Tensor) -> tuple[torch.Tensor, _Compressed]:
         start = time.perf_counter()
@@ -225,10 +247,7 @@ class Compressor:
         slot.codec.step = slot.step
         feedback = slot.codec.method.feedback
         if (feedback.momentum, feedback.nesterov) != (terms.momentum, terms.nesterov):
-            masking = self.method.feedback.masking and terms.momentum > 0
-            slot.codec.method = self.method.with_feedback(
-                momentum=terms.momentum, nesterov=terms.nesterov, masking=masking
-            )
+            slot.codec.method = self.method.with_feedback(momentum=terms.momentum, nesterov=terms.nesterov)
         return slot.codec
 
     @staticmethod

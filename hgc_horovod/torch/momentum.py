@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ..core.method import Method
 
@@ -36,6 +35,14 @@ class FixedTerms:
 
     def of(self, parameter: torch.Tensor) -> Terms:
         return self._terms
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that applies a momentum of its own as well."""
+        if self._terms.momentum and any(group.get("momentum") for group in optimizer.param_groups):
+            raise ValueError(
+                f"momentum={self._terms.momentum} in the compressor and the optimizer's own would be two; "
+                "give the optimizer momentum=0, or leave momentum out and pass momentum_from=optimizer"
+            )
 
 
 class _Group:
@@ -77,16 +84,6 @@ class MovedTerms:
             group = _Group(index, live)
             group.move()
             self._groups.update((id(parameter), group) for parameter in live["params"])
-        # Loading a checkpoint gives an optimizer new groups, and the one that steps is Horovod's wrapper,
-        # which is not known here; so every optimizer is looked at before it steps.
-        this = weakref.ref(self)
-
-        def before_step(stepping: torch.optim.Optimizer, *_: Any) -> None:
-            terms = this()
-            if terms is not None:
-                terms.follow(stepping)
-
-        weakref.finalize(self, register_optimizer_step_pre_hook(before_step).remove)
 
     def __str__(self) -> str:
         groups = {id(group): group for group in self._groups.values()}.values()
@@ -105,12 +102,12 @@ class MovedTerms:
             group.live = optimizer.param_groups[group.index]
         return group.move()
 
-    def follow(self, optimizer: torch.optim.Optimizer) -> None:
-        """Before an optimizer steps: if it has the same parameters, move what stands again in its groups."""
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Move what stands again in the groups of Horovod's wrapper, which are new after a checkpoint."""
+        self._optimizer = weakref.ref(optimizer)
         for live in optimizer.param_groups:
             group = self._groups.get(id(live["params"][0])) if live["params"] else None
             if group is not None:
-                self._optimizer = weakref.ref(optimizer)
                 group.live = live
                 group.move()
 
@@ -131,17 +128,15 @@ def terms_for(
         raise ValueError(
             "momentum and momentum_from exclude each other; leave momentum out to take the optimizer's"
         )
-    if momentum and optimizer is not None and any(group.get("momentum") for group in optimizer.param_groups):
-        raise ValueError(
-            f"momentum={momentum} in the compressor and the optimizer's own would be two; give the "
-            "optimizer momentum=0, or leave momentum out and pass momentum_from=optimizer"
-        )
     if momentum_from is not None:
         _check_movable(momentum_from)
         _check_registered(momentum_from, registered)
         if reduces:
             return MovedTerms(momentum_from)
-    return FixedTerms(momentum, method.feedback.nesterov)
+    terms = FixedTerms(momentum, method.feedback.nesterov)
+    if optimizer is not None:
+        terms.before_step(optimizer)
+    return terms
 
 
 def _check_movable(optimizer: torch.optim.Optimizer) -> None:
@@ -155,8 +150,9 @@ def _check_movable(optimizer: torch.optim.Optimizer) -> None:
             raise ValueError(f"momentum_from needs dampening=0 in every group; got {group['dampening']}")
     if not any(group["momentum"] for group in optimizer.param_groups):
         raise ValueError(
-            "momentum_from has no momentum left to move: its groups' momentum is 0 "
-            "(has another compressor taken it already?)"
+            "momentum_from has no momentum to move: its groups' momentum is 0. If another compressor has "
+            "taken it, or a checkpoint of a compressed run was loaded, create the compressor from a new "
+            "optimizer, and load the checkpoint into what DistributedOptimizer returns"
         )
 
 

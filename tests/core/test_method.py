@@ -102,7 +102,7 @@ def test_slots_and_payload_bytes(bits):
     + [({"bits": b}, "bits") for b in (0, 9, 15, 64, -1, 3.5, 4.0, True, "4", None, math.nan)]
     + [({"momentum": m}, "momentum") for m in (1, 1.5, -0.1, math.nan, "x", True, None)]
     + [({"clip": c}, "clip") for c in (0, -1, math.nan, math.inf, "x", True)]
-    + [({"nesterov": True}, "nesterov"), ({"masking": True}, "masking")]
+    + [({"nesterov": True}, "nesterov")]
     + [({flag: "no"}, flag) for flag in ("feedback", "inflate", "dense_fp16")]
     + [({"momentum": 0.9, flag: 1}, flag) for flag in ("nesterov", "masking")]
     + [({"warmup": w, "warmup_steps": 4}, "warmup") for w in (5, "0.1", 0.5)]

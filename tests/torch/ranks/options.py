@@ -82,3 +82,55 @@ def case_loaded_state(foreign: bool) -> None:
             optimizer.param_groups[0]["momentum"] = 0.5  # as a scheduler does that cycles it
     except ValueError as error:
         assert "momentum" in str(error)
+
+
+def _wrapped(**options: Any) -> tuple[Given, Any, hgc.Compressor]:
+    """A model, its wrapped SGD with momentum 0.9, and the compressor."""
+    model = Given()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    if options.pop("move"):
+        options["momentum_from"] = sgd
+    compressor = hgc.Compression.hgc(model.named_parameters(), min_elements=0, inflate=True, **options)
+    wrapper = hvd.DistributedOptimizer(sgd, named_parameters=model.named_parameters(), compression=compressor)
+    return model, wrapper, compressor
+
+
+def case_masking_of_moved_momentum() -> None:
+    """Masking clears the moved momentum where an entry was sent, and nowhere else."""
+    model, optimizer, compressor = _wrapped(move=True, masking=True, density=0.25, bits=32)
+    model.loss(0).backward()
+    optimizer.step()
+    codecs = [slot.codec for slot in compressor._parameters.slots if slot.codec is not None]
+    assert codecs
+    for codec in codecs:
+        assert codec.momentum is not None
+        sent = codec.residual == 0
+        assert sent.sum() == codec.method.slots(codec.size)
+        assert not codec.momentum[sent].any() and codec.momentum[~sent].all()
+
+
+def case_two_momenta_at_the_first_step() -> None:
+    """A momentum in the compressor and another in the optimizer that was wrapped: refused before the step."""
+    model, optimizer, _ = _wrapped(move=False, momentum=0.5)
+    start = [parameter.detach().clone() for parameter in model.parameters()]
+    model.loss(0).backward()
+    try:
+        optimizer.step()
+    except ValueError as error:
+        assert "momentum=0.5" in str(error) and "momentum_from" in str(error)
+    else:
+        raise AssertionError("two momenta were applied")
+    optimizer.synchronize()  # what is under way ends on every rank
+    assert all(map(torch.equal, start, model.parameters()))
+
+
+def case_another_optimizer_is_left_alone() -> None:
+    """Another optimizer of the same parameters keeps its options, whatever it is, and steps."""
+    model, optimizer, compressor = _wrapped(move=True)
+    model.loss(0).backward()
+    optimizer.step()
+    torch.optim.Adam(model.parameters()).step()
+    other = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.8, weight_decay=0.2)
+    other.step()
+    assert (other.param_groups[0]["momentum"], other.param_groups[0]["weight_decay"]) == (0.8, 0.2)
+    assert "momentum 0.9, weight_decay 0.1" in str(compressor._terms)
