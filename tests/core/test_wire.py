@@ -107,6 +107,7 @@ def test_a_buffer_that_ends_within_a_payload_is_not_cut(parts, behind):
 def test_a_summary_accounts_for_every_byte(parts):
     data = slow.build(parts)
     summary = inspect(as_bytes(data))
+    assert inspect(as_bytes(data).tobytes()) == summary
     assert (summary.n, summary.k, summary.kept) == (parts.n, parts.k, len(parts.positions))
     assert (summary.bits, summary.method) == (parts.bits, ("custom", "hgc")[parts.method])
     assert summary.total_bytes == len(data)
