@@ -13,7 +13,6 @@ import logging
 import os
 import time
 import warnings
-import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -96,13 +95,6 @@ class Compressor:
         )
         if momentum_from is not None and _reduces(self.process_set) and self.process_set.rank() == 0:
             log.warning("hgc_horovod: moved from the optimizer, per parameter group: %s", self._terms)
-        hook = weakref.WeakMethod(self._before_step)  # which keeps no compressor alive
-
-        def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            if (method := hook()) is not None:
-                method(optimizer)
-
-        weakref.finalize(self, register_optimizer_step_pre_hook(before_step).remove)
 
     def compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, _Dense | _Compressed]:
         """Start sending a gradient; Horovod allreduces the tensor that is returned."""
@@ -162,11 +154,6 @@ class Compressor:
             f"bits={self.method.quantizer.bits}): {len(sent)} of {len(slots)} tensors, "
             f"{entries:,} of {total:,} entries"
         )
-
-    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Called before any optimizer steps. Ours is Horovod's wrapper, made after the compressor."""
-        if getattr(optimizer, "_compression", None) is self:
-            self._terms.before_step(optimizer)
 
     def _compress(self, slot: Slot, gradient: torch.Tensor) -> tuple[torch.Tensor, _Compressed]:
         start = time.perf_counter()
@@ -276,3 +263,13 @@ class Compressor:
 def _reduces(process_set: Any) -> bool:
     """Whether Horovod's DistributedOptimizer reduces on this rank (the condition in its own source)."""
     return bool(process_set.included()) and (hvd.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1")
+
+
+def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Horovod's wrapper is made after its compressor, which meets it here, before it steps."""
+    compression = getattr(optimizer, "_compression", None)
+    if isinstance(compression, Compressor):
+        compression._terms.before_step(optimizer)
+
+
+register_optimizer_step_pre_hook(_before_step)  # for all optimizers and once; others than ours are let pass
