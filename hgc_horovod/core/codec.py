@@ -82,9 +82,7 @@ class Codec:
         if not np.isfinite(total).all():
             raise NonFiniteError(f"the gradient of {self.name!r} holds a NaN or an infinity, or overflows")
 
-        header = wire.layout(
-            self.size, self.method.slots(self.size, self.step), self.method.quantizer, self.method.name
-        )
+        header = self._header()
         indices = (
             np.arange(self.size)
             if header.index_kind == wire.ALL
@@ -106,9 +104,7 @@ class Codec:
 
     def encode_nothing(self) -> Bytes:
         """A payload of this step's size that decodes to zeros. The state is untouched."""
-        header = wire.layout(
-            self.size, self.method.slots(self.size, self.step), self.method.quantizer, self.method.name
-        )
+        header = self._header()
         nothing = np.zeros(header.n if header.index_kind == wire.ALL else 0, np.int64)
         return wire.pack(
             header, nothing, nothing.astype(np.uint64), np.zeros(header.quantizer.scale_count, np.float32)
@@ -183,6 +179,11 @@ class Codec:
         if not all(np.isfinite(array).all() for array in (residual, momentum) if array is not None):
             raise ValueError(f"state of {self.name!r} holds a NaN or an infinity")
         self.step, self.residual, self.momentum, self._sent = step, residual, momentum, None
+
+    def _header(self) -> wire.Header:
+        """This step's layout."""
+        method = self.method
+        return wire.layout(self.size, method.slots(self.size, self.step), method.quantizer, method.name)
 
     def _update(
         self,

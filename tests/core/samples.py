@@ -33,7 +33,7 @@ def gaussian(n: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:
 
 def hybrid(density: float = 0.1, bits: int = 4, **arguments: object) -> Method:
     """The hybrid method for small tensors."""
-    return methods.hgc(density, bits, min_elements=1, min_ndim=1, **arguments)  # type: ignore[arg-type]
+    return methods.hgc(density, bits, min_elements=1, min_ndim=1, **arguments)
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> bool:

@@ -26,7 +26,7 @@ def variants(**arguments: Mapping[str, Any]) -> Callable[[Callable[..., None]], 
     """Run a case once with each of these keyword arguments."""
 
     def mark(case: Callable[..., None]) -> Callable[..., None]:
-        case.variants = arguments  # type: ignore[attr-defined]
+        case.variants = arguments
         return case
 
     return mark

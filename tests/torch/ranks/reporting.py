@@ -115,7 +115,7 @@ def case_moving_is_told() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.03, nesterov=True)
     records: list[str] = []
     handler = logging.Handler()
-    handler.emit = lambda record: records.append(record.getMessage())  # type: ignore[method-assign]
+    handler.emit = lambda record: records.append(record.getMessage())
     logger = logging.getLogger("hgc_horovod")
     logger.addHandler(handler)
     hgc.Compression.hgc(model.named_parameters(), momentum_from=optimizer)
