@@ -10,10 +10,14 @@ RUN = PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .PHONY: setup demo test lint clean
 
-setup: $(VENV)/.ready
+setup: $(VENV)/.ready $(VENV)/.built
 
 $(VENV)/.ready: setup.py pyproject.toml $(wildcard scripts/*)
 	@PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV) $(CACHE)
+
+$(VENV)/.built: $(VENV)/.ready setup.py $(wildcard csrc/*)
+	@$(RUN) python setup.py -q build_ext --inplace
+	@touch $@
 
 demo: setup  ## ARGS='--seeds 3', ARGS='--dataset cifar10 --data DIR', …
 	@$(RUN) python examples/demo.py $(ARGS)

@@ -3,8 +3,8 @@
 This module needs NumPy alone. `hgc_horovod.torch` attaches to Horovod for PyTorch.
 """
 
+from .codec import Codec, NonFiniteError
 from .core import methods
-from .core.codec import Codec, NonFiniteError
 from .core.method import Method
 from .core.wire import PayloadError, inspect
 

@@ -111,10 +111,15 @@ def pack(header: Header, indices: Indices, codes: np.ndarray, scales: Floats) ->
     return payload
 
 
-def read_header(buffer: Bytes) -> Header:
-    """The header at the start of a buffer that may hold more behind the payload."""
+def check_buffer(buffer: Bytes) -> None:
+    """Refuse what is no array of bytes. Raises PayloadError."""
     if not isinstance(buffer, np.ndarray) or buffer.dtype != np.uint8 or buffer.ndim != 1:
         raise PayloadError(f"a payload is a one-dimensional uint8 array; got {buffer!r:.40}")
+
+
+def read_header(buffer: Bytes) -> Header:
+    """The header at the start of a buffer that may hold more behind the payload."""
+    check_buffer(buffer)
     if buffer.size < _HEADER.size:
         raise PayloadError(f"a payload has at least {_HEADER.size} bytes; got {buffer.size}")
     fields = _HEADER.unpack(buffer[: _HEADER.size].tobytes())

@@ -22,8 +22,8 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from ..codec import Codec, NonFiniteError
 from ..core import check, wire
-from ..core.codec import Codec, NonFiniteError
 from ..core.method import Method
 from ..report import Report, Traffic
 from . import control, tensors

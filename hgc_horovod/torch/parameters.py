@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..core.codec import Codec
+from ..codec import Codec
 from ..report import Traffic
 
 

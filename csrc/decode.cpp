@@ -1,0 +1,191 @@
+// Decoding: check every payload, then add their values up a cache-sized block at a time.
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <system_error>
+#include <vector>
+
+#include "bits.h"
+#include "hgc.h"
+#include "layout.h"
+#include "parallel.h"
+#include "passes.h"
+#include "quantize.h"
+
+namespace hgc {
+namespace {
+
+constexpr int64_t kBlock = 1 << 13;     // entries of the output that are finished at once
+constexpr int64_t kLarge = 1 << 21;     // an output of more entries is not expected to stay in the caches
+
+// Where the reading of a payload stands.
+struct Cursor {
+  int64_t slot = 0;   // of the next entry
+  int64_t word = 0;   // of the high-bit vector, in units of 64 bits
+  uint64_t bits = 0;  // those of that word that are still to come
+};
+
+// One payload, whose entries are read in ascending order of their positions.
+class Source {
+ public:
+  Source(const Layout &layout, const uint8_t *payload, float factor)
+      : layout_(layout), payload_(payload), quantizer_(layout.value_kind, layout.bits) {
+    std::memcpy(scales_, payload + layout.at_scales, 4 * size_t(layout.scale_count));
+    quantizer_.use(scales_);
+    quantizer_.multiply(factor);
+  }
+
+  // Whether an encoder could have written the payload. `cursors` are where each range's first entry is read.
+  bool check(const std::vector<Range> &ranges, std::vector<Cursor> *cursors) const {
+    Cursor cursor{0, 0, high_word(0)};
+    int64_t last = -1;
+    bool good = true;
+    for (const Range &range : ranges) {
+      cursors->push_back(cursor);
+      cursor = read(int64_t(range.end), cursor, [&](int64_t index, uint32_t code) {
+        good &= index > last && quantizer_.finite(code);
+        last = index;
+      });
+    }
+    // What is left must be zero: further high bits, unused fields, and what fills the sections up.
+    bool more = cursor.bits != 0;
+    for (int64_t word = cursor.word + 1; word * 64 < layout_.high_bits; word++) more |= high_word(word) != 0;
+    return good && !more && plausible(cursor.slot) && zero(layout_.at_high, layout_.high_bits, layout_.at_fields) &&
+           zero(layout_.at_fields, cursor.slot * layout_.width(), layout_.end);
+  }
+
+  // Add all entries from the cursor to below `end` to `out`, whose first entry is number `begin`.
+  Cursor add(int64_t end, Cursor cursor, float *out, int64_t begin) const {
+    return read(end, cursor, [&](int64_t index, uint32_t code) { out[index - begin] += quantizer_.decode(code); });
+  }
+
+ private:
+  template <class Work>
+  Cursor read(int64_t end, Cursor cursor, const Work &work) const {
+    return layout_.all ? read_all(end, cursor, work) : read_positions(end, cursor, work);
+  }
+
+  template <class Work>
+  Cursor read_all(int64_t end, Cursor cursor, const Work &work) const {
+    for (; cursor.slot < end; cursor.slot++) work(cursor.slot, uint32_t(field(cursor.slot)));
+    return cursor;
+  }
+
+  // Stops at the first entry that is not below `end`, at the last slot, and behind the last bit.
+  template <class Work>
+  Cursor read_positions(int64_t end, Cursor cursor, const Work &work) const {
+    const int low_bits = layout_.low_bits;
+    const uint64_t low_mask = (uint64_t(1) << low_bits) - 1;
+    const int64_t words = (layout_.high_bits + 63) / 64, slots = layout_.k;
+    auto [slot, word, bits] = cursor;
+    for (; slot < slots; slot++) {
+      while (!bits && word + 1 < words) bits = high_word(++word);
+      if (!bits) break;
+      const uint64_t value = field(slot);
+      const int64_t high = word * 64 + __builtin_ctzll(bits) - slot;
+      const int64_t index = high << low_bits | int64_t(value & low_mask);
+      if (index >= end) break;
+      work(index, uint32_t(value >> low_bits));
+      bits &= bits - 1;
+    }
+    return {slot, word, bits};
+  }
+
+  uint64_t field(int64_t slot) const {
+    const int width = layout_.width();
+    return get_field(payload_ + layout_.at_fields, size_t(layout_.end - layout_.at_fields),
+                     uint64_t(slot) * uint64_t(width), width);
+  }
+
+  // 64 bits of the high-bit vector; zeros behind its section.
+  uint64_t high_word(int64_t word) const {
+    const int64_t at = layout_.at_high + 8 * word, left = layout_.at_fields - at;
+    uint64_t bits = 0;
+    if (left >= 8)
+      std::memcpy(&bits, payload_ + at, 8);
+    else if (left > 0)
+      std::memcpy(&bits, payload_ + at, size_t(left));
+    return bits;
+  }
+
+  bool plausible(int64_t count) const {
+    if (layout_.scale_count == 0) return true;
+    const float lo = scales_[0], hi = scales_[layout_.scale_count - 1];
+    if (count == 0) return float_bits(lo) == 0 && float_bits(hi) == 0;
+    return 0 < lo && lo <= hi && std::isfinite(hi);
+  }
+
+  // Whether the section from byte `begin` to `end` is zero behind its first `used` bits.
+  bool zero(int64_t begin, int64_t used, int64_t end) const {
+    int64_t at = begin + used / 8;
+    if (used % 8 && payload_[at++] >> (used % 8)) return false;
+    return std::all_of(payload_ + at, payload_ + end, [](uint8_t byte) { return byte == 0; });
+  }
+
+  Layout layout_;
+  const uint8_t *payload_;
+  Quantizer quantizer_;
+  float scales_[2] = {};
+};
+
+// Write a block's sum to its place in the output, and clear the block.
+void finish(const Passes &passes, float *block, void *out, int dtype, int64_t begin, int64_t count, bool large) {
+  if (dtype == HGC_FLOAT32) return passes.flush(block, static_cast<float *>(out) + begin, size_t(count), large);
+  uint16_t *half = static_cast<uint16_t *>(out) + begin;
+  (dtype == HGC_FLOAT16 ? passes.narrow_half : passes.narrow_bfloat)(block, half, size_t(count));
+  std::memset(block, 0, size_t(count) * sizeof(float));
+}
+
+// Append the payloads of a buffer; false where it does not hold whole ones of n entries.
+bool find_payloads(const uint8_t *at, int64_t bytes, int64_t n, float factor, std::vector<Source> *sources) {
+  const uint8_t *const end = at + bytes;
+  do {
+    hgc_format format;
+    if (!Layout::read_header(at, end - at, &format) || format.n != n) return false;
+    const Layout layout(format);
+    sources->emplace_back(layout, at, factor);
+    at += layout.end;
+  } while (at < end);
+  return true;
+}
+
+int decode_sum(std::vector<Source> &sources, int64_t n, void *out, int dtype, const Passes &passes, int threads) {
+  const std::vector<Range> ranges = cut(size_t(n), threads, size_t(kBlock));
+  std::vector<std::vector<Cursor>> cursors(sources.size());  // of each source, one for each range
+  std::vector<char> good(sources.size());
+  for_each(ranges.size(), [&](size_t thread) {
+    for (size_t i = thread; i < sources.size(); i += ranges.size()) good[i] = sources[i].check(ranges, &cursors[i]);
+  });
+  if (std::count(good.begin(), good.end(), 0)) return HGC_DAMAGED;
+  for_each(ranges.size(), [&](size_t part) {
+    alignas(64) float block[kBlock];
+    const int64_t last = int64_t(ranges[part].end);
+    std::memset(block, 0, size_t(std::min(kBlock, last)) * sizeof(float));
+    for (int64_t begin = int64_t(ranges[part].begin); begin < last; begin += kBlock) {
+      const int64_t end = std::min(last, begin + kBlock);
+      for (size_t i = 0; i < sources.size(); i++) cursors[i][part] = sources[i].add(end, cursors[i][part], block, begin);
+      finish(passes, block, out, dtype, begin, end - begin, n > kLarge);
+    }
+  });
+  return HGC_OK;
+}
+
+}  // namespace
+}  // namespace hgc
+
+extern "C" int hgc_decode_sum(const uint8_t *const *buffers, const int64_t *bytes, int32_t buffer_count,
+                              int32_t payload_count, int64_t n, float factor, void *out, int32_t out_dtype,
+                              int32_t path, int32_t threads) {
+  try {
+    std::vector<hgc::Source> sources;
+    sources.reserve(size_t(std::max(buffer_count, payload_count)));
+    for (int32_t i = 0; i < buffer_count; i++)
+      if (!hgc::find_payloads(buffers[i], bytes[i], n, factor, &sources)) return HGC_DAMAGED;
+    if (sources.size() != size_t(payload_count)) return HGC_DAMAGED;
+    return hgc::decode_sum(sources, n, out, out_dtype, hgc::passes_of(path), threads);
+  } catch (const std::bad_alloc &) {
+    return HGC_NO_MEMORY;
+  } catch (const std::system_error &) {  // no thread
+    return HGC_NO_MEMORY;
+  }
+}

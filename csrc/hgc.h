@@ -1,0 +1,82 @@
+/* The native kernels' interface: pointers, sizes and a thread count, and nothing of Python or a framework.
+ *
+ * Every call gives the bytes of the NumPy reference (hgc_horovod/core), whatever the path and the number of
+ * threads. No call throws or prints; a calling thread keeps some scratch memory. Arrays hold n entries unless a comment says otherwise and
+ * are aligned to their type. docs/wire-format.md defines the payload. */
+#pragma once
+
+#include <stdint.h>
+
+#define HGC_API __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum hgc_dtype { HGC_FLOAT32 = 0, HGC_FLOAT16 = 1, HGC_BFLOAT16 = 2 };
+
+enum hgc_value_kind {
+  HGC_VALUE_FLOAT32 = 0,
+  HGC_VALUE_BFLOAT16 = 1,
+  HGC_VALUE_SIGN_MEAN = 2,
+  HGC_VALUE_GEOMETRIC = 3
+};
+
+enum hgc_status {
+  HGC_OK = 0,
+  HGC_NON_FINITE = 1, /* a value is or would become a NaN or an infinity; the step was taken back */
+  HGC_DAMAGED = 2,    /* the payload is not one that an encoder writes; nothing was written */
+  HGC_NO_MEMORY = 3   /* scratch memory or threads could not be had; what was written is undefined */
+};
+
+/* What a payload's header says: k slots for n entries, and how values are written. */
+typedef struct {
+  int64_t n, k;
+  int32_t method, value_kind, bits;
+} hgc_format;
+
+/* One step of one tensor. */
+typedef struct {
+  const void *gradient;
+  const void *weight; /* or NULL: no weight decay */
+  int32_t gradient_dtype, weight_dtype;
+  float weight_decay;
+  float momentum;                    /* 0: none */
+  int32_t nesterov, masking, keep;   /* flags */
+  float clip_factor;                 /* out: what the gradient was multiplied by */
+  double clip, sqrt_world;           /* its L2 norm is limited to clip / sqrt_world; clip 0: it is not */
+  float *residual;
+  float *velocity;                   /* the momentum buffer, or NULL where momentum is 0 */
+  float *masked;                     /* (k,) out: what masking cleared of the velocity, in order; or NULL */
+  int64_t sent;                      /* out: how many entries the payload carries, at most k */
+  int32_t scans;                     /* out: how often the tensor was looked through for its largest entries */
+  int32_t path, threads;
+} hgc_step;
+
+/* The size of a payload in bytes. */
+HGC_API int64_t hgc_payload_bytes(const hgc_format *format);
+
+/* Encode one step into `payload`, uint8 (hgc_payload_bytes,). */
+HGC_API int hgc_encode(const hgc_format *format, hgc_step *step, uint8_t *payload);
+
+/* Write the sum of all payloads' values, each times `factor`, in the order given. Buffer i has bytes[i] bytes and holds
+ * one or more payloads of n entries, one behind the other; they are `payload_count` in all. */
+HGC_API int hgc_decode_sum(const uint8_t *const *buffers, const int64_t *bytes, int32_t buffer_count,
+                           int32_t payload_count, int64_t n, float factor, void *out, int32_t out_dtype, int32_t path,
+                           int32_t threads);
+
+/* Dense bit fields: n codes of `bits` (1 to 8) bits each, packed into ceil(n * bits / 8) bytes; and
+ * out[i] += scales[i / bucket] * levels[code i], with 2^bits levels. */
+HGC_API int hgc_pack_codes(const uint8_t *codes, int64_t n, int32_t bits, uint8_t *packed,
+                           int32_t threads);
+HGC_API int hgc_add_codes(const uint8_t *packed, int64_t n, int32_t bits, const float *levels,
+                          const float *scales, int64_t bucket, float *out, int32_t path, int32_t threads);
+
+/* The paths that this machine can run, best first, separated by commas; and a path's number for the calls
+ * above, or -1 where this machine or build does not have it. */
+HGC_API const char *hgc_paths(void);
+HGC_API int32_t hgc_path(const char *name);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,55 @@
+// The passes for any machine: plain loops, which the compiler vectorizes for SSE2 or NEON.
+#include <cmath>
+#include <cstring>
+
+#include "half.h"
+#include "passes.h"
+
+#define HGC_TARGET
+
+namespace hgc {
+namespace {
+
+HGC_INLINE bool hits(float *residual, const float *x, float threshold, uint64_t *mask) {
+  if (x) {
+    float sum[64];
+    int32_t most = 0;
+    for (int i = 0; i < 64; i++) sum[i] = residual[i] + x[i];
+    for (int i = 0; i < 64; i++) {
+      const int32_t size = int32_t(magnitude_bits(sum[i]));
+      most = size > most ? size : most;
+    }
+    if (most >= 0x7f800000) return false;
+    std::memcpy(residual, sum, sizeof sum);
+  }
+  *mask = 0;
+  for (int i = 0; i < 64; i += 16) {
+    uint32_t any = 0;
+    for (int j = i; j < i + 16; j++) any |= uint32_t(std::fabs(residual[j]) >= threshold);
+    if (any)
+      for (int j = i; j < i + 16; j++) *mask |= uint64_t(std::fabs(residual[j]) >= threshold) << j;
+  }
+  return true;
+}
+
+#include "passes.inl"
+
+void widen_half(const uint16_t *x, float *out, size_t n) {
+  for (size_t i = 0; i < n; i++) out[i] = half_to_float(x[i]);
+}
+
+void narrow_half(const float *x, uint16_t *out, size_t n) {
+  for (size_t i = 0; i < n; i++) out[i] = float_to_half(x[i]);
+}
+
+void flush(float *block, float *out, size_t n, bool) {
+  std::memcpy(out, block, n * sizeof(float));
+  std::memset(block, 0, n * sizeof(float));
+}
+
+}  // namespace
+
+const Passes portable_passes = {"portable",       max_magnitude, widen_half, widen_bfloat, narrow_half, narrow_bfloat,
+    square_sum, scale, multiply_add, collect, flush, count_edges, add_levels};
+
+}  // namespace hgc

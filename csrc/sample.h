@@ -1,0 +1,76 @@
+// A guess at the k-th largest magnitude, from a few entries of what the residual is going to be.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "half.h"
+#include "hgc.h"
+
+namespace hgc {
+
+constexpr float kLeast = std::numeric_limits<float>::denorm_min();  // at this threshold all but zeros are collected
+
+// Which entries are looked at depends on n alone. They stand in groups, which cost as much memory access as one entry,
+// at pseudo-random places, so that no period in the tensor can fool the guess. The guess decides no byte.
+class Sample {
+ public:
+  Sample(const hgc_step &step, size_t n, size_t k) : step_(step) {
+    constexpr size_t kGroup = 4;
+    const size_t size = std::min<size_t>(std::max<size_t>(n / 512, 512), 8192);
+    if (!step.keep || n < 2 * size) return;
+    magnitudes_.reserve(size);
+    uint32_t place = 0;
+    for (size_t i = 0; i < size / kGroup; i++, place += 2654435769u) {  // Fibonacci hashing
+      const size_t at = size_t(uint64_t(place) * (n - kGroup) >> 32);
+      for (size_t j = at; j < at + kGroup; j++) magnitudes_.push_back(magnitude(j));
+    }
+    // Three standard deviations low, so that fewer than k entries are found once in hundreds of steps.
+    const double expected = double(size) * double(k) / double(n);
+    rank_ = size_t(expected + 3 * std::sqrt(expected) + 4);
+  }
+
+  // A little below the magnitude of the rank: the lower end of its bin, 256 of which make a factor of two. Bin 0 holds
+  // all that is further below the largest than the other bins reach.
+  float threshold() const {
+    if (rank_ >= magnitudes_.size()) return kLeast;
+    constexpr int kBins = 2048, kShift = 15;
+    const uint32_t most = *std::max_element(magnitudes_.begin(), magnitudes_.end());
+    const uint32_t base = most - std::min(most, uint32_t(kBins - 1) << kShift);
+    uint32_t histogram[kBins] = {};
+    for (const uint32_t magnitude : magnitudes_) histogram[(std::max(magnitude, base) - base) >> kShift]++;
+    uint32_t bin = kBins - 1;
+    for (size_t rank = rank_; histogram[bin] < rank; bin--) rank -= histogram[bin];
+    return bin == 0 ? kLeast : bits_float(base + (bin << kShift));
+  }
+
+  float lower_threshold() {
+    rank_ *= 4;
+    return threshold();
+  }
+
+ private:
+  float widened(const void *data, int dtype, size_t at) const {
+    if (dtype == HGC_FLOAT32) return static_cast<const float *>(data)[at];
+    const uint16_t half = static_cast<const uint16_t *>(data)[at];
+    return dtype == HGC_FLOAT16 ? half_to_float(half) : bits_float(uint32_t(half) << 16);
+  }
+
+  uint32_t magnitude(size_t at) const {
+    float x = widened(step_.gradient, step_.gradient_dtype, at) * step_.clip_factor;
+    if (step_.weight) x += step_.weight_decay * widened(step_.weight, step_.weight_dtype, at);
+    if (step_.velocity) {
+      const float velocity = step_.momentum * step_.velocity[at] + x;
+      x = step_.nesterov ? x + step_.momentum * velocity : velocity;
+    }
+    return magnitude_bits(step_.residual[at] + x);
+  }
+
+  const hgc_step &step_;
+  std::vector<uint32_t> magnitudes_;
+  size_t rank_ = 0;
+};
+
+}  // namespace hgc

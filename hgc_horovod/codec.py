@@ -1,0 +1,239 @@
+"""The codec: a method bound to one tensor, with that tensor's state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .core import check, floats, wire
+from .core.method import Method
+from .core.types import Bytes, Floats, Json
+from .kernels import Decay, Kernels, Sent, State
+from .kernels import get as get_kernels
+from .kernels.reference import updated
+
+
+class NonFiniteError(ValueError):
+    """A gradient holds a NaN or an infinity, or overflows the residual.
+
+    The codec's state is as it was before, to float32 rounding, as after `undo`.
+    """
+
+
+class Codec:
+    """Compresses one tensor's gradients from step to step.
+
+    Args:
+        method: what to send; may be replaced between steps through the attribute of that name.
+        size: n, the tensor's number of entries, at most 2³¹ - 1.
+        name: the tensor's name, equal on all ranks. It is in every error, and with `seed`, the step and
+            `rank` it keys the random choices of methods that make any; the hybrid method makes none.
+        world_size: W, which scales local clipping.
+        kernels: what does the work; by default `hgc_horovod.kernels.get()`.
+
+    Attributes:
+        step: how many gradients were encoded; it drives the warm-up.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        size: int,
+        name: str = "",
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        kernels: Kernels | None = None,
+    ) -> None:
+        self._method = method
+        self.size = check.whole("size", size, 0, wire.MAX_ENTRIES)
+        self.name = name
+        self.seed = check.whole("seed", seed, 0)
+        self.rank = check.whole("rank", rank, 0)
+        self.world_size = check.whole("world_size", world_size, 1)
+        self.step = 0
+        self._kernels = get_kernels() if kernels is None else kernels
+        self._state = State(np.zeros(size, np.float32))
+        self._sent: Sent | None = None
+
+    @property
+    def method(self) -> Method:
+        """What is sent. A method without feedback drops the residual."""
+        return self._method
+
+    @method.setter
+    def method(self, method: Method) -> None:
+        if self._method.feedback.keep and not method.feedback.keep:
+            self._state.residual = np.zeros(self.size, np.float32)
+        self._method = method
+
+    @property
+    def residual(self) -> Floats:
+        """float32 (n,), what was not sent so far; zeros where the method keeps nothing. `encode` may change
+        the array in place."""
+        return self._state.residual
+
+    @residual.setter
+    def residual(self, values: ArrayLike) -> None:
+        self._state.residual = self._float32("residual", values).copy()
+
+    @property
+    def momentum(self) -> Floats | None:
+        """float32 (n,), the momentum buffer, or None before the first step that needs one."""
+        return self._state.momentum
+
+    @momentum.setter
+    def momentum(self, values: ArrayLike | None) -> None:
+        self._state.momentum = None if values is None else self._float32("momentum", values).copy()
+
+    def encode(
+        self, gradient: ArrayLike, weight: ArrayLike | None = None, weight_decay: float = 0.0
+    ) -> Bytes:
+        """Compress a gradient (n,) of any floating dtype into a payload, uint8 (bytes,).
+
+        With `weight` (n,) and `weight_decay`, `weight_decay · weight` is added to the gradient first, as
+        optimizers with L2 regularization do. What the payload does not carry stays in `residual`, so that
+        `residual_before + gradient = decode(payload) + residual_after` to float32 rounding.
+
+        Raises:
+            NonFiniteError: the step was not made; see there.
+            ValueError: the gradient has another size or no floating dtype.
+        """
+        sent = self._kernels.encode(
+            self.method,
+            self.method.slots(self.size, self.step),
+            self._state,
+            self._array("gradient", gradient),
+            self._decay(weight, weight_decay),
+            self.world_size,
+        )
+        if sent is None:
+            raise NonFiniteError(f"the gradient of {self.name!r} holds a NaN or an infinity, or overflows")
+        self._sent = sent
+        self.step += 1
+        return sent.payload
+
+    def encode_nothing(self) -> Bytes:
+        """A payload of this step's size that decodes to zeros. The state is untouched."""
+        method = self.method
+        header = wire.layout(self.size, method.slots(self.size, self.step), method.quantizer, method.name)
+        nothing = np.zeros(header.n if header.index_kind == wire.ALL else 0, np.int64)
+        return wire.pack(
+            header, nothing, nothing.astype(np.uint64), np.zeros(header.quantizer.scale_count, np.float32)
+        )
+
+    def undo(self, gradient: ArrayLike, weight: ArrayLike | None = None, weight_decay: float = 0.0) -> None:
+        """Take the last `encode` of these arguments back: the state of before, to float32 rounding."""
+        if self._sent is None:
+            raise ValueError(f"undo of {self.name!r}: there is no encoded step to take back")
+        sent, state, feedback = self._sent, self._state, self.method.feedback
+        _, indices, values = wire.unpack(sent.payload)
+        array, decay = self._array("gradient", gradient), self._decay(weight, weight_decay)
+        update, _ = updated(feedback, array, decay, self.world_size, sent.clip_factor)
+        if feedback.momentum and state.momentum is not None:
+            if feedback.masking:
+                state.momentum[indices] = sent.masked_momentum
+            before = feedback.retreat(state.momentum, update)
+            update = feedback.direction(state.momentum, update)
+            state.momentum = before
+        if feedback.keep:
+            state.residual[indices] += values
+            state.residual = state.residual - update
+        self._sent = None
+        self.step -= 1
+
+    def amend(self, gradient: ArrayLike) -> None:
+        """Add a correction (n,) to the last gradient after the fact; it leaves with the next payloads."""
+        update, state, feedback = self._float32("gradient", gradient), self._state, self.method.feedback
+        if not np.isfinite(update).all():
+            raise NonFiniteError(f"the correction of {self.name!r} holds a NaN or an infinity")
+        if feedback.momentum and state.momentum is not None:
+            state.momentum = state.momentum + update
+            update = feedback.direction(update, update)
+        if feedback.keep:
+            state.residual = state.residual + update
+        self._sent = None  # what was encoded can no longer be taken back alone
+
+    def decode_sum(
+        self, payloads: Sequence[Bytes], out: NDArray[Any] | None = None, factor: float = 1.0
+    ) -> NDArray[Any]:
+        """The sum of the payloads' values in the order given, each multiplied by `factor` in float32.
+
+        `out` is where the sum is written, (n,) of float32, float16 or bfloat16 (see `core.floats`); by
+        default a new float32 array.
+
+        Raises:
+            PayloadError: before anything is written, where a payload is damaged or another tensor's.
+        """
+        return self._decode(payloads, len(payloads), out, factor)
+
+    def decode_gathered(
+        self, gathered: Bytes, count: int, out: NDArray[Any] | None = None, factor: float = 1.0
+    ) -> NDArray[Any]:
+        """`decode_sum` of `count` payloads that stand one behind the other in a buffer."""
+        return self._decode([gathered], count, out, factor)
+
+    def _decode(
+        self, buffers: Sequence[Bytes], count: int, out: NDArray[Any] | None, factor: float
+    ) -> NDArray[Any]:
+        if out is None:
+            out = np.empty(self.size, np.float32)
+        elif not (out.dtype in (np.float32, np.float16) or floats.is_bfloat16(out.dtype)) or out.shape != (
+            self.size,
+        ):
+            raise ValueError(
+                f"out must be float32, float16 or bfloat16 of shape ({self.size},); "
+                f"got {out.dtype}, {out.shape}"
+            )
+        sums = np.ascontiguousarray(out)  # `out` itself where that is possible
+        try:
+            self._kernels.decode_sum(buffers, count, sums, factor)
+        except wire.PayloadError as error:
+            raise wire.PayloadError(f"{self.name!r}: {error}") from error
+        if sums is not out:
+            out[:] = sums
+        return out
+
+    def state_dict(self) -> Json:
+        """A copy of all state: arrays and plain data only."""
+        state = self._state
+        return {
+            "version": 1,
+            "method": self.method.to_json(),
+            "step": self.step,
+            "residual": state.residual.copy(),
+            "momentum": None if state.momentum is None else state.momentum.copy(),
+        }
+
+    def load_state_dict(self, state: Json) -> None:
+        """Take over what `state_dict` returned for a tensor of this size; the method stays as it is."""
+        if state.get("version") != 1:
+            raise ValueError(f"state of {self.name!r} must be of version 1; got {state.get('version')!r}")
+        step = check.whole("step", state["step"], 0)
+        residual = self._float32("residual", state["residual"]).copy()
+        momentum = None if state["momentum"] is None else self._float32("momentum", state["momentum"]).copy()
+        if not all(np.isfinite(array).all() for array in (residual, momentum) if array is not None):
+            raise ValueError(f"state of {self.name!r} holds a NaN or an infinity")
+        self.step, self._state, self._sent = step, State(residual, momentum), None
+
+    def _decay(self, weight: ArrayLike | None, factor: float) -> Decay | None:
+        return Decay(self._array("weight", weight), factor) if weight is not None and factor else None
+
+    def _float32(self, what: str, values: ArrayLike) -> Floats:
+        return floats.widen(self._array(what, values))
+
+    def _array(self, what: str, values: ArrayLike) -> NDArray[Any]:
+        """The values as an array (n,) of float32, float16 or bfloat16."""
+        array: NDArray[Any] = np.asarray(values)
+        if array.shape != (self.size,) or not floats.is_float(array.dtype):
+            raise ValueError(
+                f"{what} of {self.name!r} must be a float array of shape ({self.size},); "
+                f"got {array.dtype}, {array.shape}"
+            )
+        if array.dtype == np.float16 or floats.is_bfloat16(array.dtype):
+            return array
+        with np.errstate(over="ignore"):  # what overflows becomes an infinity, and is refused as one
+            return array.astype(np.float32, copy=False)

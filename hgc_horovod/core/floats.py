@@ -1,0 +1,42 @@
+"""Floating-point arrays of other types than float32: read exactly, written rounded to nearest, ties to even.
+
+NumPy has no bfloat16. Here an array of `BFLOAT16`, a structured dtype of one 16-bit word, is one; arrays of a
+registered dtype of that name (ml_dtypes, TensorFlow's) are taken as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .types import Floats
+
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of this dtype are gradients that the codec takes."""
+    return dtype.kind == "f" or is_bfloat16(dtype)
+
+
+def is_bfloat16(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "V" and (dtype == BFLOAT16 or dtype.name == "bfloat16")
+
+
+def widen(array: NDArray[Any]) -> Floats:
+    """The values as float32: the array itself where it is that."""
+    if is_bfloat16(array.dtype):
+        return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32, copy=False)
+
+
+def narrow(values: Floats, out: NDArray[Any]) -> None:
+    """Write float32 values, none of them a NaN, into an array of float32, float16 or bfloat16."""
+    if is_bfloat16(out.dtype):
+        word = values.view(np.uint32).astype(np.uint64)
+        out.view(np.uint16)[:] = (word + 0x7FFF + (word >> 16 & 1)) >> 16
+    else:
+        with np.errstate(over="ignore"):
+            out[:] = values

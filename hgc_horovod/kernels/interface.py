@@ -1,0 +1,99 @@
+"""What a codec asks of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import check
+from ..core.bits import packed_bytes
+from ..core.method import Method
+from ..core.types import Bytes, Floats
+
+
+@dataclass(eq=False)
+class State:
+    """What a codec keeps of one tensor from step to step: float32 (n,), contiguous. Kernels may change the
+    arrays in place or put others in their place."""
+
+    residual: Floats
+    momentum: Floats | None = None
+
+
+class Decay(NamedTuple):
+    """Weight decay: `factor · weight` is added to a gradient. Float (n,) of any float dtype."""
+
+    weight: NDArray[Any]
+    factor: float
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A payload, and what only its sender knows of it: the clip factor, and the momentum that masking
+    cleared, float32 (m,) in the order of the payload's entries (empty without masking)."""
+
+    payload: Bytes
+    clip_factor: np.float32
+    masked_momentum: Floats
+
+
+class Kernels(Protocol):
+    """The inner loops of a codec. All implementations give the same bytes and the same state."""
+
+    @property
+    def description(self) -> str:
+        """Which kernels run, in a few words for a report."""
+
+    def encode(
+        self,
+        method: Method,
+        k: int,
+        state: State,
+        gradient: NDArray[Any],
+        decay: Decay | None,
+        world_size: int,
+    ) -> Sent | None:
+        """One step: `state` takes the gradient up, and k of its entries leave in the payload.
+
+        None where a value would not be finite. The step is then taken back: what it added to an entry is
+        subtracted again, so that the state is as it was to float32 rounding, and entries that would not be
+        finite are as they were. (Finding that out before anything is added would cost a pass over memory.)
+        """
+
+    def decode_sum(self, buffers: Sequence[Bytes], count: int, out: NDArray[Any], factor: float) -> None:
+        """Write Σ factor · value over all payloads in order to `out`, float32, float16 or bfloat16 (n,).
+
+        Each buffer holds one or more payloads, one behind the other, `count` in all. PayloadError, before
+        anything is written, where one is damaged or of another size than n, or their number is another.
+        """
+
+    def pack_codes(self, codes: NDArray[np.uint8], bits: int) -> Bytes:
+        """Dense bit fields: codes (n,) below 2**bits, bits 1 to 8, as uint8 (⌈n·bits / 8⌉,)."""
+
+    def add_codes(
+        self, packed: Bytes, bits: int, levels: Floats, scales: Floats, bucket: int, out: Floats
+    ) -> None:
+        """out[i] += scales[i div bucket] · levels[code i], for out (n,), ⌈n / bucket⌉ scales and 2**bits
+        levels. Product and sum are rounded to float32."""
+
+
+def check_codes(packed: Bytes, bits: int, levels: Floats, scales: Floats, bucket: int, out: Floats) -> None:
+    """Refuse what `add_codes` would read or write beyond an array's end."""
+    n = out.size
+    check.whole("bits", bits, 1, 8)
+    check.whole("bucket", bucket, 1)
+    for name, array, dtype, size in (
+        ("packed", packed, np.uint8, packed_bytes(n, bits)),
+        ("levels", levels, np.float32, 2**bits),
+        ("scales", scales, np.float32, -(-n // bucket)),
+        ("out", out, np.float32, n),
+    ):
+        if array.dtype != dtype or array.shape != (size,) or not array.flags.c_contiguous:
+            raise ValueError(
+                f"{name} must be contiguous {np.dtype(dtype)} of shape ({size},); "
+                f"got {array.dtype}, {array.shape}"
+            )

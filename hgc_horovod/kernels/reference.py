@@ -1,0 +1,106 @@
+"""The kernels in NumPy: they define every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import bits, check, floats, wire
+from ..core.feedback import Feedback
+from ..core.method import Method
+from ..core.types import Bytes, Floats
+from .interface import Decay, Sent, State, check_codes
+
+
+class ReferenceKernels:
+    """See `interface.Kernels`."""
+
+    description = "reference (NumPy)"
+
+    def encode(
+        self,
+        method: Method,
+        k: int,
+        state: State,
+        gradient: NDArray[Any],
+        decay: Decay | None,
+        world_size: int,
+    ) -> Sent | None:
+        feedback, size = method.feedback, state.residual.size
+        momentum = state.momentum
+        if feedback.clip is not None and not np.isfinite(floats.widen(gradient)).all():
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below and refused
+            gradient, clip_factor = updated(feedback, gradient, decay, world_size)
+            update = gradient
+            if feedback.momentum:
+                buffer = np.zeros(size, np.float32) if momentum is None else momentum
+                momentum, update = feedback.advance(buffer, gradient)
+            total = state.residual + update if feedback.keep else update.copy()
+            finite = np.isfinite(total)
+            if not finite.all():
+                if feedback.keep:
+                    state.residual = np.where(finite, total - update, state.residual)
+                if state.momentum is not None and momentum is not None and feedback.momentum:
+                    before = feedback.retreat(momentum, gradient)
+                    state.momentum = np.where(finite, before, state.momentum)
+                return None
+
+        header = wire.layout(size, k, method.quantizer, method.name)
+        indices = np.arange(size) if header.index_kind == wire.ALL else method.selector.select(total, k)
+        codes, scales = header.quantizer.quantize(total[indices])
+        values = header.quantizer.dequantize(codes, scales)
+
+        masked = np.zeros(0, np.float32)
+        if feedback.masking and feedback.momentum and momentum is not None:
+            masked = momentum[indices]
+            momentum[indices] = 0
+        total[indices] -= values
+        state.residual = total if feedback.keep else np.zeros_like(total)
+        state.momentum = momentum
+        return Sent(wire.pack(header, indices, codes, scales), clip_factor, masked)
+
+    def decode_sum(self, buffers: Sequence[Bytes], count: int, out: NDArray[Any], factor: float) -> None:
+        payloads = buffers if len(buffers) == count else [p for buffer in buffers for p in wire.split(buffer)]
+        decoded = [wire.unpack(payload) for payload in payloads]
+        if len(payloads) != count:
+            raise wire.PayloadError(f"{count} payloads are expected; got {len(payloads)}")
+        for header, _, _ in decoded:
+            if header.n != out.size:
+                raise wire.PayloadError(f"{out.size} entries are expected; got a payload of {header.n}")
+        total = np.zeros(out.size, np.float32)
+        with np.errstate(over="ignore"):
+            for _, indices, values in decoded:
+                total[indices] += np.float32(factor) * values
+        floats.narrow(total, out)
+
+    def pack_codes(self, codes: NDArray[np.uint8], bits_: int) -> Bytes:
+        return bits.pack(codes.astype(np.uint64), check.whole("bits", bits_, 1, 8))
+
+    def add_codes(
+        self, packed: Bytes, bits_: int, levels: Floats, scales: Floats, bucket: int, out: Floats
+    ) -> None:
+        check_codes(packed, bits_, levels, scales, bucket, out)
+        codes = bits.unpack(packed, bits_, out.size)
+        out += np.repeat(scales, bucket)[: out.size] * levels[codes]
+
+
+def updated(
+    feedback: Feedback,
+    gradient: NDArray[Any],
+    decay: Decay | None,
+    world_size: int,
+    clip_factor: np.float32 | None = None,
+) -> tuple[Floats, np.float32]:
+    """The gradient after clipping and weight decay, and the clip factor (found, unless given)."""
+    update = floats.widen(gradient)
+    if clip_factor is None:
+        clip_factor = feedback.clip_factor(update, world_size)
+    if clip_factor != 1:
+        update = update * clip_factor
+    if decay is not None:
+        update = update + np.float32(decay.factor) * floats.widen(decay.weight)
+    return update, clip_factor
