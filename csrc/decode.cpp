@@ -15,8 +15,8 @@
 namespace hgc {
 namespace {
 
-constexpr int64_t kBlock = 1 << 13;     // entries of the output that are finished at once
-constexpr int64_t kLarge = 1 << 21;     // an output of more entries is not expected to stay in the caches
+constexpr int64_t kBlock = 1 << 12;  // entries of the output that are finished at once
+constexpr int64_t kLarge = 1 << 21;  // an output of more entries is not expected to stay in the caches
 
 // Where the reading of a payload stands.
 struct Cursor {
@@ -136,20 +136,17 @@ void finish(const Passes &passes, float *block, void *out, int dtype, int64_t be
   std::memset(block, 0, size_t(count) * sizeof(float));
 }
 
-// Append the payloads of a buffer; false where it does not hold whole ones of n entries.
-bool find_payloads(const uint8_t *at, int64_t bytes, int64_t n, float factor, std::vector<Source> *sources) {
-  const uint8_t *const end = at + bytes;
-  do {
+int decode_sum(const uint8_t *at, int64_t bytes, int32_t count, int64_t n, float factor, void *out, int dtype,
+               const Passes &passes, int threads) {
+  std::vector<Source> sources;
+  for (const uint8_t *const end = at + bytes; at < end;) {
     hgc_format format;
-    if (!Layout::read_header(at, end - at, &format) || format.n != n) return false;
+    if (!Layout::read_header(at, end - at, &format) || format.n != n) return HGC_DAMAGED;
     const Layout layout(format);
-    sources->emplace_back(layout, at, factor);
+    sources.emplace_back(layout, at, factor);
     at += layout.end;
-  } while (at < end);
-  return true;
-}
-
-int decode_sum(std::vector<Source> &sources, int64_t n, void *out, int dtype, const Passes &passes, int threads) {
+  }
+  if (sources.size() != size_t(count)) return HGC_DAMAGED;
   const std::vector<Range> ranges = cut(size_t(n), threads, size_t(kBlock));
   std::vector<std::vector<Cursor>> cursors(sources.size());  // of each source, one for each range
   std::vector<char> good(sources.size());
@@ -173,16 +170,10 @@ int decode_sum(std::vector<Source> &sources, int64_t n, void *out, int dtype, co
 }  // namespace
 }  // namespace hgc
 
-extern "C" int hgc_decode_sum(const uint8_t *const *buffers, const int64_t *bytes, int32_t buffer_count,
-                              int32_t payload_count, int64_t n, float factor, void *out, int32_t out_dtype,
-                              int32_t path, int32_t threads) {
+extern "C" int hgc_decode_sum(const uint8_t *payloads, int64_t bytes, int32_t count, int64_t n, float factor, void *out,
+                              int32_t out_dtype, int32_t path, int32_t threads) {
   try {
-    std::vector<hgc::Source> sources;
-    sources.reserve(size_t(std::max(buffer_count, payload_count)));
-    for (int32_t i = 0; i < buffer_count; i++)
-      if (!hgc::find_payloads(buffers[i], bytes[i], n, factor, &sources)) return HGC_DAMAGED;
-    if (sources.size() != size_t(payload_count)) return HGC_DAMAGED;
-    return hgc::decode_sum(sources, n, out, out_dtype, hgc::passes_of(path), threads);
+    return hgc::decode_sum(payloads, bytes, count, n, factor, out, out_dtype, hgc::passes_of(path), threads);
   } catch (const std::bad_alloc &) {
     return HGC_NO_MEMORY;
   } catch (const std::system_error &) {  // no thread

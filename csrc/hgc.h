@@ -59,11 +59,10 @@ HGC_API int64_t hgc_payload_bytes(const hgc_format *format);
 /* Encode one step into `payload`, uint8 (hgc_payload_bytes,). */
 HGC_API int hgc_encode(const hgc_format *format, hgc_step *step, uint8_t *payload);
 
-/* Write the sum of all payloads' values, each times `factor`, in the order given. Buffer i has bytes[i] bytes and holds
- * one or more payloads of n entries, one behind the other; they are `payload_count` in all. */
-HGC_API int hgc_decode_sum(const uint8_t *const *buffers, const int64_t *bytes, int32_t buffer_count,
-                           int32_t payload_count, int64_t n, float factor, void *out, int32_t out_dtype, int32_t path,
-                           int32_t threads);
+/* Write the sum of the values of `count` payloads of n entries, each times `factor`, in the order in which they stand
+ * one behind the other in `bytes` bytes. */
+HGC_API int hgc_decode_sum(const uint8_t *payloads, int64_t bytes, int32_t count, int64_t n, float factor, void *out,
+                           int32_t out_dtype, int32_t path, int32_t threads);
 
 /* Dense bit fields: n codes of `bits` (1 to 8) bits each, packed into ceil(n * bits / 8) bytes; and
  * out[i] += scales[i / bucket] * levels[code i], with 2^bits levels. */

@@ -32,11 +32,11 @@ class Sample {
     rank_ = size_t(expected + 3 * std::sqrt(expected) + 4);
   }
 
-  // A little below the magnitude of the rank: the lower end of its bin, 256 of which make a factor of two. Bin 0 holds
+  // A little below the magnitude of the rank: the lower end of its bin, 64 of which make a factor of two. Bin 0 holds
   // all that is further below the largest than the other bins reach.
   float threshold() const {
     if (rank_ >= magnitudes_.size()) return kLeast;
-    constexpr int kBins = 2048, kShift = 15;
+    constexpr int kBins = 512, kShift = 17;
     const uint32_t most = *std::max_element(magnitudes_.begin(), magnitudes_.end());
     const uint32_t base = most - std::min(most, uint32_t(kBins - 1) << kShift);
     uint32_t histogram[kBins] = {};

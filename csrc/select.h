@@ -21,9 +21,11 @@ struct Kth {
 // Over all lists, which hold at least k >= 1 entries within `reach`. One histogram over that range tells the bin that
 // the k-th lies in; few entries share it.
 inline Kth kth_largest(const Candidates *lists, size_t list_count, size_t k, Extremes reach) {
-  constexpr int kBinBits = 11;
-  const int shift = std::max(0, bit_length(reach.most - reach.least) - kBinBits);
-  uint32_t histogram[1 << kBinBits] = {};
+  constexpr int kMostBinBits = 11;
+  const int bin_bits = k < 1024 ? 8 : kMostBinBits;  // for few entries, clearing many bins would take the longest
+  const int shift = std::max(0, bit_length(reach.most - reach.least) - bin_bits);
+  uint32_t histogram[1 << kMostBinBits];
+  std::fill_n(histogram, size_t(1) << bin_bits, 0u);
   for (size_t l = 0; l < list_count; l++)
     for (size_t i = 0; i < lists[l].count; i++)
       histogram[(magnitude_bits(lists[l].value[i]) - reach.least) >> shift]++;

@@ -58,6 +58,7 @@ class Codec:
         self._kernels = get_kernels() if kernels is None else kernels
         self._state = State(np.zeros(size, np.float32))
         self._sent: Sent | None = None
+        self._k: int | None = None
 
     @property
     def method(self) -> Method:
@@ -68,7 +69,7 @@ class Codec:
     def method(self, method: Method) -> None:
         if self._method.feedback.keep and not method.feedback.keep:
             self._state.residual = np.zeros(self.size, np.float32)
-        self._method = method
+        self._method, self._k = method, None
 
     @property
     def residual(self) -> Floats:
@@ -103,8 +104,8 @@ class Codec:
             ValueError: the gradient has another size or no floating dtype.
         """
         sent = self._kernels.encode(
-            self.method,
-            self.method.slots(self.size, self.step),
+            self._method,
+            self._slots(),
             self._state,
             self._array("gradient", gradient),
             self._decay(weight, weight_decay),
@@ -119,7 +120,7 @@ class Codec:
     def encode_nothing(self) -> Bytes:
         """A payload of this step's size that decodes to zeros. The state is untouched."""
         method = self.method
-        header = wire.layout(self.size, method.slots(self.size, self.step), method.quantizer, method.name)
+        header = wire.layout(self.size, self._slots(), method.quantizer, method.name)
         nothing = np.zeros(header.n if header.index_kind == wire.ALL else 0, np.int64)
         return wire.pack(
             header, nothing, nothing.astype(np.uint64), np.zeros(header.quantizer.scale_count, np.float32)
@@ -168,17 +169,16 @@ class Codec:
         Raises:
             PayloadError: before anything is written, where a payload is damaged or another tensor's.
         """
-        return self._decode(payloads, len(payloads), out, factor)
+        for payload in payloads:
+            wire.check_whole(payload)
+        joined = np.concatenate([*payloads, np.zeros(0, np.uint8)])
+        return self.decode_gathered(joined, len(payloads), out, factor)
 
     def decode_gathered(
         self, gathered: Bytes, count: int, out: NDArray[Any] | None = None, factor: float = 1.0
     ) -> NDArray[Any]:
         """`decode_sum` of `count` payloads that stand one behind the other in a buffer."""
-        return self._decode([gathered], count, out, factor)
-
-    def _decode(
-        self, buffers: Sequence[Bytes], count: int, out: NDArray[Any] | None, factor: float
-    ) -> NDArray[Any]:
+        wire.check_buffer(gathered)
         if out is None:
             out = np.empty(self.size, np.float32)
         elif not (out.dtype in (np.float32, np.float16) or floats.is_bfloat16(out.dtype)) or out.shape != (
@@ -188,9 +188,9 @@ class Codec:
                 f"out must be float32, float16 or bfloat16 of shape ({self.size},); "
                 f"got {out.dtype}, {out.shape}"
             )
-        sums = np.ascontiguousarray(out)  # `out` itself where that is possible
+        sums = out if out.flags.c_contiguous else np.empty_like(out, order="C")
         try:
-            self._kernels.decode_sum(buffers, count, sums, factor)
+            self._kernels.decode_sum(gathered, count, sums, factor)
         except wire.PayloadError as error:
             raise wire.PayloadError(f"{self.name!r}: {error}") from error
         if sums is not out:
@@ -219,6 +219,12 @@ class Codec:
             raise ValueError(f"state of {self.name!r} holds a NaN or an infinity")
         self.step, self._state, self._sent = step, State(residual, momentum), None
 
+    def _slots(self) -> int:
+        """k at this step, which stays the same after the warm-up."""
+        if self._k is None or self.step <= self._method.schedule.steps:
+            self._k = self._method.slots(self.size, self.step)
+        return self._k
+
     def _decay(self, weight: ArrayLike | None, factor: float) -> Decay | None:
         return Decay(self._array("weight", weight), factor) if weight is not None and factor else None
 
@@ -233,7 +239,15 @@ class Codec:
                 f"{what} of {self.name!r} must be a float array of shape ({self.size},); "
                 f"got {array.dtype}, {array.shape}"
             )
-        if array.dtype == np.float16 or floats.is_bfloat16(array.dtype):
+        if _is_taken(array.dtype):
             return array
         with np.errstate(over="ignore"):  # what overflows becomes an infinity, and is refused as one
             return array.astype(np.float32, copy=False)
+
+
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
+
+
+def _is_taken(dtype: np.dtype[Any]) -> bool:
+    """Whether kernels read and write this dtype as it is."""
+    return dtype in _FLOATS or floats.is_bfloat16(dtype)

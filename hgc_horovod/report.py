@@ -50,14 +50,18 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Report:
-    """Traffic per tensor and its `total`. `str(report)` is a table, `to_dict()` plain data."""
+    """Traffic per tensor and its `total`, and which `kernels` ran.
+
+    `str(report)` is a table, `to_dict()` plain data.
+    """
 
     title: str
+    kernels: str
     tensors: tuple[Traffic, ...]
     total: Traffic
 
     @classmethod
-    def of(cls, title: str, tensors: Iterable[Traffic]) -> Report:
+    def of(cls, title: str, tensors: Iterable[Traffic], kernels: str) -> Report:
         """The report of these tensors' traffic, as it is now."""
         rows = tuple(Traffic(**asdict(tensor)) for tensor in tensors)
         total = Traffic("total")
@@ -67,12 +71,13 @@ class Report:
                     setattr(total, key, getattr(total, key) + value)
         total.steps = max((row.steps for row in rows), default=0)
         total.compressed_steps = max((row.compressed_steps for row in rows), default=0)
-        return cls(title, rows, total)
+        return cls(title, kernels, rows, total)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: `title`, `ratio`, `compressed_ratio`, `total` and a list of `tensors`."""
+        """Plain data: `title`, `kernels`, `ratio`, `compressed_ratio`, `total` and a list of `tensors`."""
         return {
             "title": self.title,
+            "kernels": self.kernels,
             "ratio": self.total.ratio,
             "compressed_ratio": self.total.compressed_ratio,
             "total": asdict(self.total),
@@ -95,6 +100,7 @@ class Report:
                 lines[-1],
                 f"ratio {self.total.ratio:.1f} over the whole model, "
                 f"{self.total.compressed_ratio:.1f} on the compressed tensors",
+                f"kernels: {self.kernels}",
             ]
         )
 

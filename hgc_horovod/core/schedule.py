@@ -30,6 +30,12 @@ class Warmup:
             checked = tuple(check.fraction("warmup", d) for d in self.densities)
             object.__setattr__(self, "densities", checked)
 
+    @property
+    def steps(self) -> int:
+        """How many steps pass before the density is final."""
+        stages = self.stages if self.densities is None else len(self.densities)
+        return self.dense_steps + stages * self.stage_steps
+
     def density(self, step: int, final: float) -> float:
         """The density of step `step` (0 is the first step) on the way to `final`."""
         stages = self.stages if self.densities is None else len(self.densities)

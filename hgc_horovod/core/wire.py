@@ -144,15 +144,22 @@ def read_header(buffer: Bytes) -> Header:
     return header
 
 
+def check_whole(payload: Bytes) -> Header:
+    """The header of a buffer that holds one payload and nothing else. Raises PayloadError."""
+    header = read_header(payload)
+    end = header.sections[-1]
+    if payload.size != end:
+        raise PayloadError(f"{header.k} of {header.n} entries take {end} bytes; got {payload.size}")
+    return header
+
+
 def unpack(payload: Bytes) -> tuple[Header, Indices, Floats]:
     """Read a payload: its header, the ascending positions (m,) and the values (m,).
 
     Every bit is accounted for: what `pack` would not write is refused. Raises PayloadError.
     """
-    header = read_header(payload)
-    at_scales, at_high, at_fields, end = header.sections
-    if payload.size != end:
-        raise PayloadError(f"{header.k} of {header.n} entries take {end} bytes; got {payload.size}")
+    header = check_whole(payload)
+    at_scales, at_high, at_fields, _ = header.sections
     fields = bits.unpack(payload[at_fields:], header.field_bits, header.k)
     scales = payload[at_scales:at_high].copy().view("<f4").astype(np.float32)
     codes = fields >> np.uint64(header.low_bits)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -18,10 +17,11 @@ from ..core.types import Bytes, Floats
 @dataclass(eq=False)
 class State:
     """What a codec keeps of one tensor from step to step: float32 (n,), contiguous. Kernels may change the
-    arrays in place or put others in their place."""
+    arrays in place or put others in their place. `plan` is theirs: what they want to find again."""
 
     residual: Floats
     momentum: Floats | None = None
+    plan: Any = None
 
 
 class Decay(NamedTuple):
@@ -31,8 +31,7 @@ class Decay(NamedTuple):
     factor: float
 
 
-@dataclass(frozen=True)
-class Sent:
+class Sent(NamedTuple):
     """A payload, and what only its sender knows of it: the clip factor, and the momentum that masking
     cleared, float32 (m,) in the order of the payload's entries (empty without masking)."""
 
@@ -64,11 +63,11 @@ class Kernels(Protocol):
         finite are as they were. (Finding that out before anything is added would cost a pass over memory.)
         """
 
-    def decode_sum(self, buffers: Sequence[Bytes], count: int, out: NDArray[Any], factor: float) -> None:
-        """Write Σ factor · value over all payloads in order to `out`, float32, float16 or bfloat16 (n,).
+    def decode_sum(self, payloads: Bytes, count: int, out: NDArray[Any], factor: float) -> None:
+        """Write Σ factor · value over `count` payloads in order to `out`, float32, float16 or bfloat16 (n,).
 
-        Each buffer holds one or more payloads, one behind the other, `count` in all. PayloadError, before
-        anything is written, where one is damaged or of another size than n, or their number is another.
+        The payloads stand one behind the other. PayloadError, before anything is written, where one is
+        damaged or of another size than n, or their number is another.
         """
 
     def pack_codes(self, codes: NDArray[np.uint8], bits: int) -> Bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Sequence
-from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+import os
+from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,10 @@ from .interface import Decay, Sent, State, check_codes
 from .reference import ReferenceKernels
 
 THREAD_GRAIN = 1 << 18  # entries that are worth a thread of their own
-_FLOAT32, _FLOAT16, _BFLOAT16 = range(3)
+_Memory = ctypes.c_char * 0
+_BFLOAT16 = 2
+_DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}
+_NOTHING = np.zeros(0, np.float32)
 _OK, _NON_FINITE, _DAMAGED, _NO_MEMORY = range(4)
 
 
@@ -62,6 +65,42 @@ class _Step(ctypes.Structure):
     )
 
 
+class _Plan:
+    """The part of a call that stays the same from step to step, so that small tensors are not dominated by
+    putting it together."""
+
+    def __init__(self, library: ctypes.CDLL, method: Method, k: int, state: State, world_size: int) -> None:
+        self._key = (method, k, state.residual, state.momentum, world_size)
+        feedback, quantizer, size = method.feedback, method.quantizer, state.residual.size
+        method_id = wire.METHOD_IDS.get(method.name, 0)
+        self._format = _Format(size, k, method_id, quantizer.wire_id, quantizer.bits)
+        self.format_address = ctypes.addressof(self._format)
+        self.payload_bytes: int = library.hgc_payload_bytes(self.format_address)
+        self.step = _Step(
+            momentum=feedback.momentum,
+            nesterov=feedback.nesterov,
+            masking=feedback.masking and feedback.momentum > 0,
+            keep=feedback.keep,
+            clip=feedback.clip or 0.0,
+            sqrt_world=math.sqrt(world_size),
+            residual=_address(state.residual),
+        )
+        self.step_address = ctypes.addressof(self.step)
+        self.masking = feedback.masking and feedback.momentum > 0
+        if feedback.momentum and state.momentum is not None:
+            self.step.velocity = _address(state.momentum)
+
+    def fits(self, method: Method, k: int, state: State, world_size: int) -> bool:
+        was = self._key
+        return (
+            was[0] is method
+            and was[1] == k
+            and was[2] is state.residual
+            and was[3] is state.momentum
+            and was[4] == world_size
+        )
+
+
 class NativeKernels:
     """See `interface.Kernels`.
 
@@ -101,63 +140,53 @@ class NativeKernels:
         decay: Decay | None,
         world_size: int,
     ) -> Sent | None:
-        feedback, quantizer, size = method.feedback, method.quantizer, state.residual.size
         if method.selector.kind != "top_k":
             return self._reference.encode(method, k, state, gradient, decay, world_size)
-        momentum = state.momentum
-        if feedback.momentum and momentum is None:
-            momentum = np.zeros(size, np.float32)
-        masking = feedback.masking and feedback.momentum > 0
-        masked = np.empty(k if masking else 0, np.float32)
+        fresh = method.feedback.momentum > 0 and state.momentum is None
+        if fresh:
+            state.momentum = np.zeros(state.residual.size, np.float32)
+        plan: _Plan | None = state.plan
+        if plan is None or not plan.fits(method, k, state, world_size):
+            state.plan = plan = _Plan(self._library, method, k, state, world_size)
+            plan.step.path, plan.step.threads = self._path, self._threads(state.residual.size)
+        step = plan.step
         gradient = np.ascontiguousarray(gradient)
-        step = _Step(
-            gradient=_address(gradient),
-            gradient_dtype=_dtype(gradient),
-            momentum=feedback.momentum,
-            nesterov=feedback.nesterov,
-            masking=masking,
-            keep=feedback.keep,
-            clip=feedback.clip or 0.0,
-            sqrt_world=math.sqrt(world_size),
-            residual=_address(state.residual),
-            path=self._path,
-            threads=self._threads(size),
-        )
+        step.gradient, step.gradient_dtype = _address(gradient), _DTYPES.get(gradient.dtype, _BFLOAT16)
+        step.weight = None
         if decay is not None:
             weight = np.ascontiguousarray(decay.weight)
-            step.weight, step.weight_dtype, step.weight_decay = _address(weight), _dtype(weight), decay.factor
-        if feedback.momentum and momentum is not None:
-            step.velocity, step.masked = _address(momentum), _address(masked)
-        method_id = wire.METHOD_IDS.get(method.name, 0)
-        layout = _Format(size, k, method_id, quantizer.wire_id, quantizer.bits)
-        payload = np.empty(self._library.hgc_payload_bytes(byref(layout)), np.uint8)
-        status = self._library.hgc_encode(byref(layout), byref(step), _address(payload))
+            step.weight, step.weight_dtype = _address(weight), _DTYPES.get(weight.dtype, _BFLOAT16)
+            step.weight_decay = decay.factor
+        masked = _NOTHING
+        if plan.masking:
+            masked = np.empty(k, np.float32)
+            step.masked = _address(masked)
+        payload = np.empty(plan.payload_bytes, np.uint8)
+        status = self._library.hgc_encode(plan.format_address, plan.step_address, _address(payload))
         if status == _NON_FINITE:
+            if fresh:
+                state.momentum = None
             return None
         _check(status)
         self.encodes += 1
         self.rescans += step.scans - 1
-        state.momentum = momentum
-        return Sent(payload, np.float32(step.clip_factor), masked[: step.sent])
+        return Sent(payload, np.float32(step.clip_factor), masked[: step.sent] if plan.masking else masked)
 
-    def decode_sum(self, buffers: Sequence[Bytes], count: int, out: NDArray[Any], factor: float) -> None:
-        for buffer in buffers:
-            wire.check_buffer(buffer)
-        flat = [np.ascontiguousarray(buffer) for buffer in buffers]
+    def decode_sum(self, payloads: Bytes, count: int, out: NDArray[Any], factor: float) -> None:
+        flat = np.ascontiguousarray(payloads)
         status = self._library.hgc_decode_sum(
-            (c_void_p * len(flat))(*[_address(buffer) for buffer in flat]),
-            (c_int64 * len(flat))(*[buffer.size for buffer in flat]),
-            len(flat),
+            _address(flat),
+            flat.size,
             count,
             out.size,
             factor,
             _address(out),
-            _dtype(out),
+            _DTYPES.get(out.dtype, _BFLOAT16),
             self._path,
             self._threads(out.size),
         )
         if status == _DAMAGED:
-            self._reference.decode_sum(buffers, count, out, factor)  # says what is wrong
+            self._reference.decode_sum(payloads, count, out, factor)  # says what is wrong
             raise AssertionError("the kernels disagree about a payload")
         _check(status)
 
@@ -192,7 +221,10 @@ class NativeKernels:
 
 
 def find() -> Path | None:
-    """The library that `setup.py` built beside this file, if it did."""
+    """The library that `setup.py` built beside this file, if it did; HGC_LIBRARY names another build."""
+    other = os.environ.get("HGC_LIBRARY")
+    if other:
+        return Path(other)
     return next(iter(sorted(Path(__file__).parent.glob("_hgc*.so"))), None)
 
 
@@ -207,10 +239,10 @@ def _load() -> ctypes.CDLL:
     library = ctypes.CDLL(str(path))
     library.hgc_paths.restype = c_char_p
     library.hgc_payload_bytes.restype = c_int64
-    library.hgc_payload_bytes.argtypes = (POINTER(_Format),)
-    library.hgc_encode.argtypes = (POINTER(_Format), POINTER(_Step), c_void_p)
+    library.hgc_payload_bytes.argtypes = (c_void_p,)
+    library.hgc_encode.argtypes = (c_void_p, c_void_p, c_void_p)
     library.hgc_decode_sum.argtypes = (
-        *(c_void_p, c_void_p, c_int32, c_int32, c_int64, c_float, c_void_p, c_int32, c_int32, c_int32),
+        *(c_void_p, c_int64, c_int32, c_int64, c_float, c_void_p, c_int32, c_int32, c_int32),
     )
     library.hgc_pack_codes.argtypes = (c_void_p, c_int64, c_int32, c_void_p, c_int32)
     library.hgc_add_codes.argtypes = (
@@ -220,13 +252,10 @@ def _load() -> ctypes.CDLL:
 
 
 def _address(array: NDArray[Any]) -> int:
-    return int(array.__array_interface__["data"][0])
-
-
-def _dtype(array: NDArray[Any]) -> int:
-    if array.dtype == np.float32:
-        return _FLOAT32
-    return _FLOAT16 if array.dtype == np.float16 else _BFLOAT16
+    try:
+        return ctypes.addressof(_Memory.from_buffer(array))  # type: ignore[arg-type]
+    except (TypeError, ValueError):  # not writable, or of no format that buffers know; twice as slow
+        return int(array.__array_interface__["data"][0])
 
 
 def _check(status: int) -> None:

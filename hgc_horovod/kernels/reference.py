@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,11 +62,10 @@ class ReferenceKernels:
         state.momentum = momentum
         return Sent(wire.pack(header, indices, codes, scales), clip_factor, masked)
 
-    def decode_sum(self, buffers: Sequence[Bytes], count: int, out: NDArray[Any], factor: float) -> None:
-        payloads = buffers if len(buffers) == count else [p for buffer in buffers for p in wire.split(buffer)]
-        decoded = [wire.unpack(payload) for payload in payloads]
-        if len(payloads) != count:
-            raise wire.PayloadError(f"{count} payloads are expected; got {len(payloads)}")
+    def decode_sum(self, payloads: Bytes, count: int, out: NDArray[Any], factor: float) -> None:
+        decoded = [wire.unpack(payload) for payload in wire.split(payloads)]
+        if len(decoded) != count:
+            raise wire.PayloadError(f"{count} payloads are expected; got {len(decoded)}")
         for header, _, _ in decoded:
             if header.n != out.size:
                 raise wire.PayloadError(f"{out.size} entries are expected; got a payload of {header.n}")

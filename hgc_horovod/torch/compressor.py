@@ -14,16 +14,18 @@ import os
 import time
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import horovod.torch as hvd
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from .. import kernels
 from ..codec import Codec, NonFiniteError
-from ..core import check, wire
+from ..core import check, floats
 from ..core.method import Method
 from ..report import Report, Traffic
 from . import control, tensors
@@ -34,21 +36,21 @@ log = logging.getLogger("hgc_horovod")
 _created = itertools.count()
 
 
-@dataclass(frozen=True)
-class _Dense:
+class _Dense(NamedTuple):
     """A gradient on its way through Horovod's own allreduce."""
 
     slot: Slot | None
     gradient: torch.Tensor
 
 
-@dataclass(frozen=True)
-class _Compressed:
-    """A gradient whose payload is being gathered. `gradient` still holds what was encoded."""
+class _Compressed(NamedTuple):
+    """A gradient whose payload is being gathered. `entries` still hold what was encoded; they are the
+    gradient's own memory where that is possible."""
 
     slot: Slot
     codec: Codec
     gradient: torch.Tensor
+    entries: NDArray[Any]
     handle: int
     finite: bool
     weight_decay: float
@@ -81,9 +83,13 @@ class Compressor:
             raise ValueError(f"name must be a string; got {name!r}")
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise ValueError(f"optimizer must be a torch.optim.Optimizer; got {optimizer!r}")
+        included = self.process_set.included()
+        self._rank = self.process_set.rank() if included else -1
+        self._world = self.process_set.size()
         self._prefix = name if name is not None else f"hgc.{next(_created)}"
         self._parameters = Parameters(named_parameters)
         self._passed = Traffic("(not registered)")
+        self._kernels = kernels.get(threads=torch.get_num_threads())
         self._scale = 1.0
         self._warned = False
         self._terms = terms_for(
@@ -103,26 +109,17 @@ class Compressor:
                 "a parameter of a Horovod group has no gradient in this step: groups= needs "
                 "every parameter of a group to take part in every step"
             )
-        if isinstance(gradient, torch.nn.Parameter):
-            raise ValueError(
-                "op=hvd.Adasum hands parameters, not gradients, to the compressor and cannot be "
-                "combined with it; use op=hvd.Average or op=hvd.Sum"
-            )
-        if not self.process_set.included():
+        if self._rank < 0:
             raise ValueError(
                 "process_set must be the one that DistributedOptimizer was given: the compressor's "
                 "does not include this rank, and the optimizer reduces here"
             )
         slot = self._parameters.find(gradient)
         if slot is None:
-            self._warn_of_stranger(gradient.shape)
+            self._check_stranger(gradient)
         else:
             slot.in_flight = True
-        if (
-            slot is None
-            or not gradient.is_floating_point()
-            or self.method.is_dense(gradient.shape, slot.step, gradient.element_size())
-        ):
+        if slot is None or not gradient.is_floating_point() or slot.is_dense(self.method, gradient):
             return tensors.to_wire(gradient, self.method.dense.fp16), _Dense(slot, gradient)
         return self._compress(slot, gradient)
 
@@ -142,7 +139,7 @@ class Compressor:
         rows = [slot.traffic for slot in self._parameters.slots if slot.traffic.steps]
         if self._passed.steps:  # several gradients a step, counted one by one
             rows.append(replace(self._passed, steps=max((row.steps for row in rows), default=1)))
-        return Report.of(repr(self), rows)
+        return Report.of(repr(self), rows, self._kernels.description)
 
     def __repr__(self) -> str:
         slots = self._parameters.slots
@@ -160,25 +157,25 @@ class Compressor:
         terms = self._terms.of(slot.parameter)
         codec = self._codec(slot, terms)
         decay = terms.weight_decay / self._scale
-        finite = True
+        entries, finite = tensors.to_numpy(gradient), True
         try:
-            payload = codec.encode(tensors.to_numpy(gradient), *self._decayed(slot, decay))
+            payload = codec.encode(entries, *self._decayed(slot, decay))
         except NonFiniteError:
             finite, payload = False, codec.encode_nothing()
-        numbers = control.vector(gradient, finite=finite, first=self.process_set.rank() == 0)
+        numbers = control.vector(gradient, finite=finite, first=self._rank == 0)
         slot.traffic.encode_seconds += time.perf_counter() - start
         sent = payload.nbytes + numbers.nbytes
-        slot.traffic.count(gradient.numel(), sent, sent)
+        slot.traffic.count(codec.size, sent, sent)
         handle = hvd.allgather_async(
             torch.from_numpy(payload), name=f"{self._prefix}.{slot.name}", process_set=self.process_set
         )
         slot.step += 1
-        return numbers, _Compressed(slot, codec, gradient, handle, finite, decay)
+        return numbers, _Compressed(slot, codec, gradient, entries, handle, finite, decay)
 
     def _finish_compressed(self, reduced: torch.Tensor, context: _Compressed) -> torch.Tensor:
         slot, codec, gradient = context.slot, context.codec, context.gradient
-        world = self.process_set.size()
-        shared = control.read(reduced, world)  # before the wait, which would hang in another process set
+        # Before the wait, which would hang in another process set.
+        shared = control.read(reduced, self._world)
         start = time.perf_counter()
         gathered = hvd.synchronize(context.handle)
         ready = time.perf_counter()
@@ -186,19 +183,17 @@ class Compressor:
         if not shared.finite:
             slot.step -= 1
             if context.finite:
-                codec.undo(tensors.to_numpy(gradient), *self._decayed(slot, context.weight_decay))
+                codec.undo(context.entries, *self._decayed(slot, context.weight_decay))
             return tensors.writable(gradient).fill_(float("nan"))
 
         self._scale = shared.scale
         missing = self._terms.of(slot.parameter).weight_decay / shared.scale - context.weight_decay
         if missing:  # the op was not known yet when this gradient was encoded
-            codec.amend(missing * tensors.to_numpy(slot.parameter))
-        try:
-            mean = codec.decode_sum(wire.split(gathered.numpy()))
-        except wire.PayloadError as error:
-            raise wire.PayloadError(f"{slot.name}: {error}") from error
-        mean *= np.float32(shared.scale / world)
-        result = tensors.fill(gradient, mean)
+            codec.amend(missing * floats.widen(tensors.to_numpy(slot.parameter)))
+        direct = tensors.is_direct(gradient)
+        out = context.entries if direct else None
+        mean = codec.decode_gathered(gathered.numpy(), self._world, out, shared.scale / self._world)
+        result = gradient if direct else tensors.fill(gradient, mean)
         slot.traffic.decode_seconds += time.perf_counter() - ready
         return result
 
@@ -226,11 +221,12 @@ class Compressor:
                 slot.parameter.numel(),
                 slot.name,
                 self.seed,
-                self.process_set.rank(),
-                self.process_set.size(),
+                self._rank,
+                self._world,
+                self._kernels,
             )
             if slot.momentum is not None:
-                slot.codec.momentum, slot.momentum = tensors.to_numpy(slot.momentum).copy(), None
+                slot.codec.momentum, slot.momentum = tensors.to_numpy(slot.momentum), None
         slot.codec.step = slot.step
         feedback = slot.codec.method.feedback
         if (feedback.momentum, feedback.nesterov) != (terms.momentum, terms.nesterov):
@@ -250,11 +246,16 @@ class Compressor:
                     "parameter into a group with momentum=0 and weight_decay=0"
                 )
 
-    def _warn_of_stranger(self, shape: torch.Size) -> None:
+    def _check_stranger(self, gradient: torch.Tensor) -> None:
+        if isinstance(gradient, torch.nn.Parameter):
+            raise ValueError(
+                "op=hvd.Adasum hands parameters, not gradients, to the compressor and cannot be "
+                "combined with it; use op=hvd.Average or op=hvd.Sum"
+            )
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"a gradient of shape {tuple(shape)} belongs to no parameter of named_parameters "
+                f"a gradient of shape {tuple(gradient.shape)} belongs to no parameter of named_parameters "
                 "and is sent uncompressed",
                 stacklevel=3,
             )

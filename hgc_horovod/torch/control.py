@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from .tensors import wire_dtype
@@ -23,8 +24,9 @@ class Shared(NamedTuple):
 
 def vector(like: torch.Tensor, *, finite: bool, first: bool) -> torch.Tensor:
     """This rank's numbers, in the dtype and on the device that Horovod would reduce `like` in."""
-    numbers = [1.0, float(not finite), float(first)]
-    return torch.tensor(numbers, dtype=wire_dtype(like.dtype), device=like.device)
+    numbers = torch.from_numpy(np.array((1, not finite, first), np.float32))
+    dtype = wire_dtype(like.dtype)
+    return numbers if dtype == torch.float32 and not like.is_cuda else numbers.to(like.device, dtype)
 
 
 def read(reduced: torch.Tensor, world_size: int) -> Shared:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..codec import Codec
+from ..core.method import Method
 from ..report import Traffic
 
 
@@ -27,6 +28,13 @@ class Slot:
     momentum: torch.Tensor | None = None
     in_flight: bool = False
     traffic: Traffic = field(init=False)
+    _dense: bool | None = None
+
+    def is_dense(self, method: Method, gradient: torch.Tensor) -> bool:
+        """Whether the gradient is to be sent as it is, which stays the same after the warm-up."""
+        if self._dense is None or self.step <= method.schedule.steps:
+            self._dense = method.is_dense(gradient.shape, self.step, gradient.element_size())
+        return self._dense
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(self.name)

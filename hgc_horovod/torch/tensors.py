@@ -8,6 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..core import floats
+
+_TAKEN = (torch.float32, torch.float16, torch.bfloat16)
+
 
 def wire_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype that Horovod reduces a gradient of `dtype` in: it knows no bfloat16."""
@@ -20,9 +24,21 @@ def to_wire(gradient: torch.Tensor, fp16: bool) -> torch.Tensor:
     return gradient.contiguous().to(torch.float16 if half else wire_dtype(gradient.dtype))
 
 
+def is_direct(tensor: torch.Tensor) -> bool:
+    """Whether the codec can read and write the tensor's own memory."""
+    return tensor.is_contiguous() and tensor.dtype in _TAKEN and not tensor.is_cuda
+
+
 def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    """The entries in logical order as float32 (n,): the tensor's own memory where that is possible."""
-    return tensor.detach().to("cpu", torch.float32).reshape(-1).numpy()
+    """The entries in logical order (n,) as the codec takes them, float32, float16 or bfloat16: the tensor's
+    own memory where it `is_direct`, else a copy."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if not is_direct(tensor):
+        tensor = tensor.to("cpu", tensor.dtype if tensor.dtype in _TAKEN else torch.float32).contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().reshape(-1).view(floats.BFLOAT16)
+    return tensor.numpy().reshape(-1)
 
 
 def writable(gradient: torch.Tensor) -> torch.Tensor:

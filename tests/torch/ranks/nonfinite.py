@@ -50,7 +50,7 @@ def memory(compressor: Any, name: str) -> dict[str, np.ndarray]:
 def broken_step(model: Given, optimizer: Any, compressor: Any, value: float = np.nan, rank: int = 0) -> None:
     """Reduce a step in which a rank's gradient of `matrix` is broken.
 
-    The rank that saw it keeps its state to the byte, the others take their step back to float32 rounding.
+    Every rank takes its step back to float32 rounding.
     """
     before, step = memory(compressor, "matrix"), slot(compressor, "matrix").step
     optimizer.zero_grad()
@@ -60,10 +60,7 @@ def broken_step(model: Given, optimizer: Any, compressor: Any, value: float = np
     after = memory(compressor, "matrix")
     assert after.keys() == before.keys()
     for key, array in before.items():
-        if hvd.rank() == rank % hvd.size():
-            assert after[key].tobytes() == array.tobytes(), key
-        else:
-            close(torch.from_numpy(after[key]), array, bound=UNDONE, what=key)
+        close(torch.from_numpy(after[key]), array, bound=UNDONE, what=key)
     assert slot(compressor, "matrix").step == step, "the ranks' schedules part here"
 
 
