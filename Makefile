@@ -1,5 +1,8 @@
 # make demo   sets everything up, trains on real images with two Horovod ranks and shows what compression did
 # make test   sets everything up and runs the tests, ruff and mypy
+# make bench-kernels   measures the kernels, and writes benchmarks/results/kernels.json and the tables of docs
+# make sanitize        runs the kernels' tests under AddressSanitizer and UBSan
+# make fuzz            feeds the native decoder mutated payloads for ten minutes; needs clang
 # Built wheels are kept in CACHE, outside the tree, so that only the first run takes minutes.
 
 VENV ?= .venv
@@ -8,7 +11,7 @@ PYTHON ?= python3
 ARGS ?=
 RUN = PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: setup demo test lint clean
+.PHONY: setup demo test lint bench-kernels sanitize fuzz clean
 
 setup: $(VENV)/.ready $(VENV)/.built
 
@@ -29,6 +32,15 @@ lint: setup
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check -q .
 	@$(RUN) mypy
+
+bench-kernels: setup  ## ARGS='--sizes 1000000 16384 --repetitions 10 --output FILE', …
+	@$(RUN) python benchmarks/kernels.py $(ARGS)
+
+sanitize: setup
+	@$(RUN) sh scripts/sanitize.sh
+
+fuzz: setup  ## ARGS=SECONDS
+	@$(RUN) sh scripts/fuzz.sh $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "payloads are read and written in the machine's own order");
+
 namespace hgc {
 
 inline uint32_t float_bits(float value) {

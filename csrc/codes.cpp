@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <system_error>
 
 #include "hgc.h"
 #include "parallel.h"
@@ -31,30 +30,48 @@ inline uint64_t spread(uint64_t word, int bits) {
   return (word & singles) | (word & ~singles) << gap;
 }
 
-// Eight codes at `at`, of which `count` are there, from or to the bytes they take.
-void pack_eight(const uint8_t *codes, size_t at, size_t count, int bits, uint8_t *packed) {
-  uint64_t word = 0;
-  std::memcpy(&word, codes + at, count);
-  word = squeeze(word, bits);
-  std::memcpy(packed + at / 8 * size_t(bits), &word, (count * size_t(bits) + 7) / 8);
+// Eight codes take `bits` bytes. A whole word is written and read where the range has that many left.
+void pack(const uint8_t *codes, Range range, int bits, uint8_t *packed) {
+  const size_t size = (range.end * size_t(bits) + 7) / 8;  // where the range's bytes end: it begins at a multiple of 8
+  for (size_t i = range.begin; i < range.end; i += 8) {
+    const size_t at = i / 8 * size_t(bits);
+    uint64_t word = 0;
+    if (range.end - i >= 8)
+      std::memcpy(&word, codes + i, 8);
+    else
+      std::memcpy(&word, codes + i, range.end - i);
+    word = squeeze(word, bits);
+    if (size - at >= 8)
+      std::memcpy(packed + at, &word, 8);
+    else
+      std::memcpy(packed + at, &word, std::min(size - at, size_t(bits)));
+  }
 }
 
-void unpack_eight(const uint8_t *packed, size_t at, size_t count, int bits, uint8_t *codes) {
-  uint64_t word = 0;
-  std::memcpy(&word, packed + at / 8 * size_t(bits), (count * size_t(bits) + 7) / 8);
-  word = spread(word & (bits == 8 ? ~uint64_t(0) : (uint64_t(1) << 8 * bits) - 1), bits);
-  std::memcpy(codes, &word, 8);
+void unpack(const uint8_t *packed, size_t begin, size_t end, size_t n, int bits, uint8_t *codes) {
+  const size_t size = (n * size_t(bits) + 7) / 8;
+  const uint64_t mask = ~uint64_t(0) >> (64 - 8 * bits);
+  for (size_t i = begin; i < end; i += 8) {
+    const size_t at = i / 8 * size_t(bits);
+    uint64_t word = 0;
+    if (size - at >= 8)
+      std::memcpy(&word, packed + at, 8);
+    else
+      std::memcpy(&word, packed + at, size - at);
+    word = spread(word & mask, bits);
+    std::memcpy(codes + (i - begin), &word, 8);
+  }
 }
 
-void add(const uint8_t *packed, Range range, int bits, const float *levels, const float *scales, size_t bucket,
-         float *out, const Passes &passes) {
+void add(const uint8_t *packed, Range range, size_t n, int bits, const float *levels, const float *scales,
+         size_t bucket, float *out, const Passes &passes) {
   uint8_t codes[kBlock];
   for (size_t at = range.begin; at < range.end; at += kBlock) {
     const size_t end = std::min(range.end, at + kBlock);
-    for (size_t i = at; i < end; i += 8) unpack_eight(packed, i, std::min<size_t>(8, end - i), bits, codes + (i - at));
+    unpack(packed, at, end, n, bits, codes);
     for (size_t i = at; i < end;) {
       const size_t stop = std::min(end, (i / bucket + 1) * bucket);
-      passes.add_levels(codes + (i - at), levels, scales[i / bucket], out + i, stop - i);
+      passes.add_levels(codes + (i - at), bits, levels, scales[i / bucket], out + i, stop - i);
       i = stop;
     }
   }
@@ -68,8 +85,6 @@ int in_ranges(int64_t n, int threads, const Work &work) {
     return HGC_OK;
   } catch (const std::bad_alloc &) {
     return HGC_NO_MEMORY;
-  } catch (const std::system_error &) {  // no thread
-    return HGC_NO_MEMORY;
   }
 }
 
@@ -77,16 +92,12 @@ int in_ranges(int64_t n, int threads, const Work &work) {
 }  // namespace hgc
 
 extern "C" int hgc_pack_codes(const uint8_t *codes, int64_t n, int32_t bits, uint8_t *packed, int32_t threads) {
-  return hgc::in_ranges(n, threads, [&](hgc::Range range) {
-    size_t at = range.begin;
-    for (; at + 8 <= range.end; at += 8) hgc::pack_eight(codes, at, 8, bits, packed);
-    if (at < range.end) hgc::pack_eight(codes, at, range.end - at, bits, packed);
-  });
+  return hgc::in_ranges(n, threads, [&](hgc::Range range) { hgc::pack(codes, range, bits, packed); });
 }
 
 extern "C" int hgc_add_codes(const uint8_t *packed, int64_t n, int32_t bits, const float *levels, const float *scales,
                              int64_t bucket, float *out, int32_t path, int32_t threads) {
   return hgc::in_ranges(n, threads, [&](hgc::Range range) {
-    hgc::add(packed, range, bits, levels, scales, size_t(bucket), out, hgc::passes_of(path));
+    hgc::add(packed, range, size_t(n), bits, levels, scales, size_t(bucket), out, hgc::passes_of(path));
   });
 }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
-#include <system_error>
 #include <vector>
 
 #include "bits.h"
@@ -136,9 +135,10 @@ void finish(const Passes &passes, float *block, void *out, int dtype, int64_t be
   std::memset(block, 0, size_t(count) * sizeof(float));
 }
 
-int decode_sum(const uint8_t *at, int64_t bytes, int32_t count, int64_t n, float factor, void *out, int dtype,
+int decode_sum(const uint8_t *at, int64_t bytes, int64_t count, int64_t n, float factor, void *out, int dtype,
                const Passes &passes, int threads) {
   std::vector<Source> sources;
+  sources.reserve(size_t(std::clamp<int64_t>(count, 0, bytes / 16)));  // no more than their headers fit
   for (const uint8_t *const end = at + bytes; at < end;) {
     hgc_format format;
     if (!Layout::read_header(at, end - at, &format) || format.n != n) return HGC_DAMAGED;
@@ -170,13 +170,11 @@ int decode_sum(const uint8_t *at, int64_t bytes, int32_t count, int64_t n, float
 }  // namespace
 }  // namespace hgc
 
-extern "C" int hgc_decode_sum(const uint8_t *payloads, int64_t bytes, int32_t count, int64_t n, float factor, void *out,
+extern "C" int hgc_decode_sum(const uint8_t *payloads, int64_t bytes, int64_t count, int64_t n, float factor, void *out,
                               int32_t out_dtype, int32_t path, int32_t threads) {
   try {
     return hgc::decode_sum(payloads, bytes, count, n, factor, out, out_dtype, hgc::passes_of(path), threads);
   } catch (const std::bad_alloc &) {
-    return HGC_NO_MEMORY;
-  } catch (const std::system_error &) {  // no thread
     return HGC_NO_MEMORY;
   }
 }

@@ -3,7 +3,6 @@
 #include <limits>
 #include <memory>
 #include <new>
-#include <system_error>
 
 #include "bits.h"
 #include "hgc.h"
@@ -11,9 +10,9 @@
 #include "parallel.h"
 #include "passes.h"
 #include "quantize.h"
-#include "sample.h"
 #include "select.h"
 #include "step.h"
+#include "threshold.h"
 
 namespace hgc {
 namespace {
@@ -29,6 +28,7 @@ struct Store {
   size_t capacity = 0;
 };
 thread_local std::vector<Store> stores;
+constexpr size_t kKept = 1 << 22;  // candidates; more room than that is given back
 
 // One thread's part of the tensor, and how far the step has got in it: see Update::take_back.
 struct Part {
@@ -58,6 +58,11 @@ class Encoder {
     if (stores.size() < ranges.size()) stores.resize(ranges.size());
     for (const Range &range : ranges)
       parts_.push_back({range.begin, range.end, range.begin, range.begin, &stores[parts_.size()]});
+  }
+
+  ~Encoder() {
+    for (Store &store : stores)
+      if (store.capacity > kKept) store = {};
   }
 
   int run(uint8_t *payload) {
@@ -90,16 +95,13 @@ class Encoder {
   // No candidate is below what is returned.
   float update() {
     for (Part &part : parts_) part.hold(std::min(2 * (k_ / parts_.size()) + 1024, part.end - part.begin + kSpare));
-    Sample sample(step_, n_, k_);
-    float threshold = step_.keep ? sample.threshold() : kLeast;
+    Threshold guess(step_, n_, k_);
+    float threshold = guess.first();
     in_parts([&](Part &part) { update(part, threshold); });
     while (threshold > kLeast && collected() < k_) {  // the guess was too high: look again, for more
       step_.scans++;
-      threshold = sample.lower_threshold();
-      in_parts([&](Part &part) {
-        part.found.count = 0;
-        collect(part, step_.residual + part.begin, nullptr, part.begin, part.end - part.begin, threshold);
-      });
+      threshold = guess.lower();
+      in_parts([&](Part &part) { rescan(part, threshold); });
     }
     return threshold;
   }
@@ -119,7 +121,13 @@ class Encoder {
     }
   }
 
+  void rescan(Part &part, float threshold) {
+    part.found.count = 0;
+    collect(part, step_.residual + part.begin, nullptr, part.begin, part.end - part.begin, threshold);
+  }
+
   // Returns how many entries were done: fewer than `count` where the next sums are not finite.
+  // The threshold rises where more than k candidates are found.
   size_t collect(Part &part, float *residual, const float *x, size_t at, size_t count, float &threshold) {
     for (size_t done = 0;;) {
       done += update_.passes().collect(residual + done, x ? x + done : nullptr, count - done, threshold,
@@ -144,6 +152,7 @@ class Encoder {
     const Extremes reach = keep_largest(update_.passes(), lists.data(), lists.size(), k_, float_bits(threshold));
     Quantizer quantizer(layout_.value_kind, layout_.bits);
     quantizer.fit(lists.data(), lists.size(), reach);
+    step_.hint = bits_float(reach.least);
     std::memcpy(payload + layout_.at_scales, quantizer.scales(), 4 * size_t(layout_.scale_count));
 
     BitSetter high(payload + layout_.at_high, payload + layout_.at_fields);
@@ -250,8 +259,6 @@ extern "C" int hgc_encode(const hgc_format *format, hgc_step *step, uint8_t *pay
   try {
     return hgc::Encoder(hgc::Layout(*format), *step).run(payload);
   } catch (const std::bad_alloc &) {
-    return HGC_NO_MEMORY;
-  } catch (const std::system_error &) {  // no thread
     return HGC_NO_MEMORY;
   }
 }

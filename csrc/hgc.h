@@ -26,7 +26,7 @@ enum hgc_status {
   HGC_OK = 0,
   HGC_NON_FINITE = 1, /* a value is or would become a NaN or an infinity; the step was taken back */
   HGC_DAMAGED = 2,    /* the payload is not one that an encoder writes; nothing was written */
-  HGC_NO_MEMORY = 3   /* scratch memory or threads could not be had; what was written is undefined */
+  HGC_NO_MEMORY = 3   /* scratch memory could not be had; what was written is undefined */
 };
 
 /* What a payload's header says: k slots for n entries, and how values are written. */
@@ -49,6 +49,8 @@ typedef struct {
   float *velocity;                   /* the momentum buffer, or NULL where momentum is 0 */
   float *masked;                     /* (k,) out: what masking cleared of the velocity, in order; or NULL */
   int64_t sent;                      /* out: how many entries the payload carries, at most k */
+  float hint, caution;               /* in, out: what one step tells the next of its threshold; 0 to begin with */
+  uint32_t turn;                     /* in, out: the same */
   int32_t scans;                     /* out: how often the tensor was looked through for its largest entries */
   int32_t path, threads;
 } hgc_step;
@@ -61,7 +63,7 @@ HGC_API int hgc_encode(const hgc_format *format, hgc_step *step, uint8_t *payloa
 
 /* Write the sum of the values of `count` payloads of n entries, each times `factor`, in the order in which they stand
  * one behind the other in `bytes` bytes. */
-HGC_API int hgc_decode_sum(const uint8_t *payloads, int64_t bytes, int32_t count, int64_t n, float factor, void *out,
+HGC_API int hgc_decode_sum(const uint8_t *payloads, int64_t bytes, int64_t count, int64_t n, float factor, void *out,
                            int32_t out_dtype, int32_t path, int32_t threads);
 
 /* Dense bit fields: n codes of `bits` (1 to 8) bits each, packed into ceil(n * bits / 8) bytes; and

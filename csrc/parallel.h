@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <exception>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -22,17 +24,32 @@ inline std::vector<Range> cut(size_t n, int threads, size_t grain) {
   return ranges;
 }
 
-// work(i) for each i below `count`, each on a thread of its own.
+// work(i) for each i below `count`, each on a thread of its own, or on the caller's where none can be had. The first
+// exception of any of them is thrown again here.
 template <class Work>
 void for_each(size_t count, const Work &work) {
-  struct Joined {
-    std::vector<std::thread> threads;
-    ~Joined() {
-      for (std::thread &thread : threads) thread.join();
+  if (count == 1) return work(0);
+  std::vector<std::exception_ptr> errors(count);
+  const auto guarded = [&](size_t i) {
+    try {
+      work(i);
+    } catch (...) {
+      errors[i] = std::current_exception();
     }
-  } joined;
-  for (size_t i = 1; i < count; i++) joined.threads.emplace_back([&work, i] { work(i); });
-  if (count) work(0);
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(count);
+  for (size_t i = 1; i < count; i++) {
+    try {
+      threads.emplace_back(guarded, i);
+    } catch (const std::system_error &) {
+      guarded(i);
+    }
+  }
+  if (count) guarded(0);
+  for (std::thread &thread : threads) thread.join();
+  for (const std::exception_ptr &error : errors)
+    if (error) std::rethrow_exception(error);
 }
 
 }  // namespace hgc

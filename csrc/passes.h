@@ -37,7 +37,8 @@ struct Passes {
   void (*flush)(float *block, float *out, size_t n, bool large);
   // codes[i] += 2 for each of the `count` edges that |x[i]| reaches.
   void (*count_edges)(const float *x, size_t n, const float *edges, size_t count, uint32_t *codes);
-  void (*add_levels)(const uint8_t *codes, const float *levels, float scale, float *out, size_t n);
+  // out[i] += scale * levels[codes[i]], with 2^bits levels.
+  void (*add_levels)(const uint8_t *codes, int bits, const float *levels, float scale, float *out, size_t n);
 };
 
 extern const Passes portable_passes;

@@ -61,11 +61,6 @@ HGC_TARGET void count_edges(const float *__restrict x, size_t n, const float *ed
   }
 }
 
-HGC_TARGET void add_levels(const uint8_t *codes, const float *levels, float scale, float *__restrict out,
-                           size_t n) {
-  for (size_t i = 0; i < n; i++) out[i] = out[i] + scale * levels[codes[i]];
-}
-
 // Survivors are few, so most masks hold none to two of them: two are stored whether they are there or not,
 // which spares a branch that would be mispredicted.
 HGC_TARGET size_t collect(float *residual, const float *x, size_t n, float threshold, uint32_t begin,

@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -66,6 +67,27 @@ HGC_TARGET void flush(float *block, float *out, size_t n, bool large) {
     out[i] = block[i];
     block[i] = 0;
   }
+}
+
+// Up to 16 levels are looked up in registers.
+HGC_TARGET void add_levels(const uint8_t *codes, int bits, const float *levels, float scale, float *out, size_t n) {
+  float low[8] = {}, high[8] = {};
+  std::memcpy(low, levels, sizeof(float) << std::min(bits, 3));
+  if (bits == 4) std::memcpy(high, levels + 8, sizeof high);
+  const __m256 first = _mm256_loadu_ps(low), second = _mm256_loadu_ps(high), factor = _mm256_set1_ps(scale);
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(codes + i)));
+    __m256 level;
+    if (bits <= 4) {
+      const __m256 upper = _mm256_castsi256_ps(_mm256_slli_epi32(code, 28));  // bit 3 of the code as the sign
+      level = _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, code), _mm256_permutevar8x32_ps(second, code), upper);
+    } else {
+      level = _mm256_i32gather_ps(levels, code, 4);
+    }
+    _mm256_storeu_ps(out + i, _mm256_add_ps(_mm256_loadu_ps(out + i), _mm256_mul_ps(factor, level)));
+  }
+  for (; i < n; i++) out[i] = out[i] + scale * levels[codes[i]];
 }
 
 }  // namespace

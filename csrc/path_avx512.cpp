@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -64,6 +65,20 @@ HGC_TARGET void flush(float *block, float *out, size_t n, bool large) {
     out[i] = block[i];
     block[i] = 0;
   }
+}
+
+// Up to 16 levels are looked up in a register.
+HGC_TARGET void add_levels(const uint8_t *codes, int bits, const float *levels, float scale, float *out, size_t n) {
+  float few[16] = {};
+  std::memcpy(few, levels, sizeof(float) << std::min(bits, 4));
+  const __m512 table = _mm512_loadu_ps(few), factor = _mm512_set1_ps(scale);
+  size_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(codes + i)));
+    const __m512 level = bits <= 4 ? _mm512_permutexvar_ps(code, table) : _mm512_i32gather_ps(code, levels, 4);
+    _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_loadu_ps(out + i), _mm512_mul_ps(factor, level)));
+  }
+  for (; i < n; i++) out[i] = out[i] + scale * levels[codes[i]];
 }
 
 }  // namespace

@@ -181,11 +181,9 @@ class Codec:
         wire.check_buffer(gathered)
         if out is None:
             out = np.empty(self.size, np.float32)
-        elif not (out.dtype in (np.float32, np.float16) or floats.is_bfloat16(out.dtype)) or out.shape != (
-            self.size,
-        ):
+        elif not (_is_taken(out.dtype) and out.shape == (self.size,) and out.flags.writeable):
             raise ValueError(
-                f"out must be float32, float16 or bfloat16 of shape ({self.size},); "
+                f"out must be float32, float16 or bfloat16 of shape ({self.size},) and not read-only; "
                 f"got {out.dtype}, {out.shape}"
             )
         sums = out if out.flags.c_contiguous else np.empty_like(out, order="C")

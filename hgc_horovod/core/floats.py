@@ -33,10 +33,11 @@ def widen(array: NDArray[Any]) -> Floats:
 
 
 def narrow(values: Floats, out: NDArray[Any]) -> None:
-    """Write float32 values, none of them a NaN, into an array of float32, float16 or bfloat16."""
+    """Write float32 values into an array of float32, float16 or bfloat16, in which every NaN is 7FC0."""
     if is_bfloat16(out.dtype):
         word = values.view(np.uint32).astype(np.uint64)
-        out.view(np.uint16)[:] = (word + 0x7FFF + (word >> 16 & 1)) >> 16
+        rounded = (word + 0x7FFF + (word >> 16 & 1)) >> 16
+        out.view(np.uint16)[:] = np.where(np.isnan(values), 0x7FC0, rounded)
     else:
         with np.errstate(over="ignore"):
             out[:] = values

@@ -17,11 +17,15 @@ from ..core.types import Bytes, Floats
 @dataclass(eq=False)
 class State:
     """What a codec keeps of one tensor from step to step: float32 (n,), contiguous. Kernels may change the
-    arrays in place or put others in their place. `plan` is theirs: what they want to find again."""
+    arrays in place or put others in their place. `plan` is theirs: what they want to find again, in this
+    process."""
 
     residual: Floats
     momentum: Floats | None = None
     plan: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "plan": None}
 
 
 class Decay(NamedTuple):
@@ -80,11 +84,11 @@ class Kernels(Protocol):
         levels. Product and sum are rounded to float32."""
 
 
-def check_codes(packed: Bytes, bits: int, levels: Floats, scales: Floats, bucket: int, out: Floats) -> None:
-    """Refuse what `add_codes` would read or write beyond an array's end."""
+def check_codes(packed: Bytes, bits: int, levels: Floats, scales: Floats, bucket: int, out: Floats) -> int:
+    """Refuse what `add_codes` would read or write beyond an array's end. Returns the bucket, cut to n."""
     n = out.size
     check.whole("bits", bits, 1, 8)
-    check.whole("bucket", bucket, 1)
+    bucket = min(check.whole("bucket", bucket, 1), max(n, 1))
     for name, array, dtype, size in (
         ("packed", packed, np.uint8, packed_bytes(n, bits)),
         ("levels", levels, np.float32, 2**bits),
@@ -96,3 +100,6 @@ def check_codes(packed: Bytes, bits: int, levels: Floats, scales: Floats, bucket
                 f"{name} must be contiguous {np.dtype(dtype)} of shape ({size},); "
                 f"got {array.dtype}, {array.shape}"
             )
+    if not out.flags.writeable:
+        raise ValueError("out must not be read-only")
+    return bucket

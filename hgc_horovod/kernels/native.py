@@ -6,7 +6,7 @@ import ctypes
 import functools
 import math
 import os
-from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,9 @@ class _Step(ctypes.Structure):
         ("velocity", c_void_p),
         ("masked", c_void_p),
         ("sent", c_int64),
+        ("hint", c_float),
+        ("caution", c_float),
+        ("turn", c_uint32),
         ("scans", c_int32),
         ("path", c_int32),
         ("threads", c_int32),
@@ -70,7 +73,10 @@ class _Plan:
     putting it together."""
 
     def __init__(self, library: ctypes.CDLL, method: Method, k: int, state: State, world_size: int) -> None:
-        self._key = (method, k, state.residual, state.momentum, world_size)
+        self.momentum = state.momentum
+        if method.feedback.momentum and self.momentum is None:
+            self.momentum = np.zeros(state.residual.size, np.float32)
+        self._key = (method, k, state.residual, self.momentum, world_size)
         feedback, quantizer, size = method.feedback, method.quantizer, state.residual.size
         method_id = wire.METHOD_IDS.get(method.name, 0)
         self._format = _Format(size, k, method_id, quantizer.wire_id, quantizer.bits)
@@ -87,8 +93,8 @@ class _Plan:
         )
         self.step_address = ctypes.addressof(self.step)
         self.masking = feedback.masking and feedback.momentum > 0
-        if feedback.momentum and state.momentum is not None:
-            self.step.velocity = _address(state.momentum)
+        if feedback.momentum and self.momentum is not None:
+            self.step.velocity = _address(self.momentum)
 
     def fits(self, method: Method, k: int, state: State, world_size: int) -> bool:
         was = self._key
@@ -126,6 +132,9 @@ class NativeKernels:
         self._reference = ReferenceKernels()
         self.encodes = self.rescans = 0
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NativeKernels, (self.threads, self.path, self._grain)
+
     @property
     def description(self) -> str:
         again = f", {self.rescans} second passes in {self.encodes} encodes" if self.encodes else ""
@@ -140,14 +149,11 @@ class NativeKernels:
         decay: Decay | None,
         world_size: int,
     ) -> Sent | None:
-        if method.selector.kind != "top_k":
-            return self._reference.encode(method, k, state, gradient, decay, world_size)
-        fresh = method.feedback.momentum > 0 and state.momentum is None
-        if fresh:
-            state.momentum = np.zeros(state.residual.size, np.float32)
         plan: _Plan | None = state.plan
         if plan is None or not plan.fits(method, k, state, world_size):
-            state.plan = plan = _Plan(self._library, method, k, state, world_size)
+            if method.selector.kind != "top_k":
+                return self._reference.encode(method, k, state, gradient, decay, world_size)
+            plan = _Plan(self._library, method, k, state, world_size)
             plan.step.path, plan.step.threads = self._path, self._threads(state.residual.size)
         step = plan.step
         gradient = np.ascontiguousarray(gradient)
@@ -164,10 +170,9 @@ class NativeKernels:
         payload = np.empty(plan.payload_bytes, np.uint8)
         status = self._library.hgc_encode(plan.format_address, plan.step_address, _address(payload))
         if status == _NON_FINITE:
-            if fresh:
-                state.momentum = None
             return None
         _check(status)
+        state.momentum, state.plan = plan.momentum, plan
         self.encodes += 1
         self.rescans += step.scans - 1
         return Sent(payload, np.float32(step.clip_factor), masked[: step.sent] if plan.masking else masked)
@@ -201,7 +206,7 @@ class NativeKernels:
     def add_codes(
         self, packed: Bytes, bits_: int, levels: Floats, scales: Floats, bucket: int, out: Floats
     ) -> None:
-        check_codes(packed, bits_, levels, scales, bucket, out)
+        bucket = check_codes(packed, bits_, levels, scales, bucket, out)
         _check(
             self._library.hgc_add_codes(
                 _address(packed),
@@ -242,7 +247,7 @@ def _load() -> ctypes.CDLL:
     library.hgc_payload_bytes.argtypes = (c_void_p,)
     library.hgc_encode.argtypes = (c_void_p, c_void_p, c_void_p)
     library.hgc_decode_sum.argtypes = (
-        *(c_void_p, c_int64, c_int32, c_int64, c_float, c_void_p, c_int32, c_int32, c_int32),
+        *(c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p, c_int32, c_int32, c_int32),
     )
     library.hgc_pack_codes.argtypes = (c_void_p, c_int64, c_int32, c_void_p, c_int32)
     library.hgc_add_codes.argtypes = (
@@ -260,6 +265,6 @@ def _address(array: NDArray[Any]) -> int:
 
 def _check(status: int) -> None:
     if status == _NO_MEMORY:
-        raise MemoryError("the native kernels could not get scratch memory or a thread")
+        raise MemoryError("the native kernels could not get scratch memory")
     if status != _OK:
         raise AssertionError(f"the native kernels returned {status}")

@@ -58,7 +58,8 @@ class ReferenceKernels:
             masked = momentum[indices]
             momentum[indices] = 0
         total[indices] -= values
-        state.residual = total if feedback.keep else np.zeros_like(total)
+        if feedback.keep:
+            state.residual = total
         state.momentum = momentum
         return Sent(wire.pack(header, indices, codes, scales), clip_factor, masked)
 
@@ -81,9 +82,9 @@ class ReferenceKernels:
     def add_codes(
         self, packed: Bytes, bits_: int, levels: Floats, scales: Floats, bucket: int, out: Floats
     ) -> None:
-        check_codes(packed, bits_, levels, scales, bucket, out)
+        bucket = check_codes(packed, bits_, levels, scales, bucket, out)
         codes = bits.unpack(packed, bits_, out.size)
-        out += np.repeat(scales, bucket)[: out.size] * levels[codes]
+        out += scales[np.arange(out.size) // bucket] * levels[codes]
 
 
 def updated(

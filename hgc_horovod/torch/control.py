@@ -14,6 +14,12 @@ import torch
 
 from .tensors import wire_dtype
 
+_NUMBERS = {
+    (finite, first): np.array([1, not finite, first], np.float32)
+    for finite in (False, True)
+    for first in (False, True)
+}
+
 
 class Shared(NamedTuple):
     """`scale`: what the mean of the ranks' gradients is to be multiplied by. `finite`: on every rank."""
@@ -24,7 +30,7 @@ class Shared(NamedTuple):
 
 def vector(like: torch.Tensor, *, finite: bool, first: bool) -> torch.Tensor:
     """This rank's numbers, in the dtype and on the device that Horovod would reduce `like` in."""
-    numbers = torch.from_numpy(np.array((1, not finite, first), np.float32))
+    numbers = torch.from_numpy(_NUMBERS[finite, first].copy())
     dtype = wire_dtype(like.dtype)
     return numbers if dtype == torch.float32 and not like.is_cuda else numbers.to(like.device, dtype)
 

@@ -36,7 +36,7 @@ def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
         tensor = tensor.detach()
     if not is_direct(tensor):
         tensor = tensor.to("cpu", tensor.dtype if tensor.dtype in _TAKEN else torch.float32).contiguous()
-    if tensor.dtype == torch.bfloat16:
+    if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().reshape(-1).view(floats.BFLOAT16)
     return tensor.numpy().reshape(-1)
 
