@@ -1,7 +1,8 @@
 # make demo   sets everything up, trains on real images with two Horovod ranks and shows what compression did
 # make test   sets everything up and runs the tests, ruff and mypy
 # make bench-kernels   measures the kernels, and writes benchmarks/results/kernels.json and the tables of docs
-# make sanitize        runs the kernels' tests under AddressSanitizer and UBSan
+# make sanitize        runs the kernels' tests under AddressSanitizer and UBSan; ARGS=thread: ThreadSanitizer
+# make emulate-avx512  runs them with the AVX-512 passes on a machine without AVX-512; needs SIMDe's headers
 # make fuzz            feeds the native decoder mutated payloads for ten minutes; needs clang
 # Built wheels are kept in CACHE, outside the tree, so that only the first run takes minutes.
 
@@ -11,7 +12,7 @@ PYTHON ?= python3
 ARGS ?=
 RUN = PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: setup demo test lint bench-kernels sanitize fuzz clean
+.PHONY: setup demo test lint bench-kernels sanitize emulate-avx512 fuzz clean
 
 setup: $(VENV)/.ready $(VENV)/.built
 
@@ -37,10 +38,13 @@ bench-kernels: setup  ## ARGS='--sizes 1000000 16384 --repetitions 10 --output F
 	@$(RUN) python benchmarks/kernels.py $(ARGS)
 
 sanitize: setup
-	@$(RUN) sh scripts/sanitize.sh
+	@PYTHON=$(VENV)/bin/python sh scripts/sanitize.sh $(ARGS)
+
+emulate-avx512: setup
+	@PYTHON=$(VENV)/bin/python sh scripts/emulate-avx512.sh $(ARGS)
 
 fuzz: setup  ## ARGS=SECONDS
-	@$(RUN) sh scripts/fuzz.sh $(ARGS)
+	@PYTHON=$(VENV)/bin/python sh scripts/fuzz.sh $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,11 +3,22 @@
 #include <string>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include "hgc.h"
 #include "passes.h"
 
 namespace hgc {
 namespace {
+
+#if defined(__x86_64__)
+bool has_f16c() {  // not every compiler's __builtin_cpu_supports knows it
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+#endif
 
 // Those that this machine can run, best first.
 const std::vector<const Passes *> &runnable() {
@@ -15,7 +26,7 @@ const std::vector<const Passes *> &runnable() {
     std::vector<const Passes *> found;
 #if defined(__x86_64__)
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
-                      __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("f16c");
+                      __builtin_cpu_supports("popcnt") && has_f16c();
     if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
       found.push_back(&avx512_passes);

@@ -74,7 +74,7 @@ class Encoder {
       in_parts([&](Part &part) { send_all(part, payload); });
     else
       threshold = update();
-    if (!std::all_of(parts_.begin(), parts_.end(), [](const Part &part) { return part.finite(); })) {
+    if (!finite()) {
       in_parts([&](Part &part) { update_.take_back(part.begin, part.end, part.added, part.moved); });
       return HGC_NON_FINITE;
     }
@@ -98,7 +98,7 @@ class Encoder {
     Threshold guess(step_, n_, k_);
     float threshold = guess.first();
     in_parts([&](Part &part) { update(part, threshold); });
-    while (threshold > kLeast && collected() < k_) {  // the guess was too high: look again, for more
+    while (finite() && threshold > kLeast && collected() < k_) {  // the guess was too high: look again, for more
       step_.scans++;
       threshold = guess.lower();
       in_parts([&](Part &part) { rescan(part, threshold); });
@@ -138,6 +138,10 @@ class Encoder {
       else  // and what is below its k largest is out of the race
         threshold = bits_float(keep_largest(update_.passes(), &part.found, 1, k_, float_bits(threshold)).least);
     }
+  }
+
+  bool finite() const {
+    return std::all_of(parts_.begin(), parts_.end(), [](const Part &part) { return part.finite(); });
   }
 
   size_t collected() const {

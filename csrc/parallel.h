@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -42,7 +41,7 @@ void for_each(size_t count, const Work &work) {
   for (size_t i = 1; i < count; i++) {
     try {
       threads.emplace_back(guarded, i);
-    } catch (const std::system_error &) {
+    } catch (const std::exception &) {
       guarded(i);
     }
   }

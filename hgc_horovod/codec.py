@@ -58,7 +58,7 @@ class Codec:
         self._kernels = get_kernels() if kernels is None else kernels
         self._state = State(np.zeros(size, np.float32))
         self._sent: Sent | None = None
-        self._k: int | None = None
+        self._final_k: int | None = None
 
     @property
     def method(self) -> Method:
@@ -69,7 +69,7 @@ class Codec:
     def method(self, method: Method) -> None:
         if self._method.feedback.keep and not method.feedback.keep:
             self._state.residual = np.zeros(self.size, np.float32)
-        self._method, self._k = method, None
+        self._method, self._final_k = method, None
 
     @property
     def residual(self) -> Floats:
@@ -186,7 +186,8 @@ class Codec:
                 f"out must be float32, float16 or bfloat16 of shape ({self.size},) and not read-only; "
                 f"got {out.dtype}, {out.shape}"
             )
-        sums = out if out.flags.c_contiguous else np.empty_like(out, order="C")
+        plain = out.view(np.uint16) if floats.is_bfloat16(out.dtype) else out
+        sums = out if plain.flags.carray else np.empty_like(out, order="C")
         try:
             self._kernels.decode_sum(gathered, count, sums, factor)
         except wire.PayloadError as error:
@@ -219,9 +220,11 @@ class Codec:
 
     def _slots(self) -> int:
         """k at this step, which stays the same after the warm-up."""
-        if self._k is None or self.step <= self._method.schedule.steps:
-            self._k = self._method.slots(self.size, self.step)
-        return self._k
+        if self.step < self._method.schedule.steps:
+            return self._method.slots(self.size, self.step)
+        if self._final_k is None:
+            self._final_k = self._method.slots(self.size)
+        return self._final_k
 
     def _decay(self, weight: ArrayLike | None, factor: float) -> Decay | None:
         return Decay(self._array("weight", weight), factor) if weight is not None and factor else None

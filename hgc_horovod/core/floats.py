@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .types import Floats
 
-BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+BFLOAT16 = np.dtype([("bfloat16", "<u2")], align=True)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:

@@ -156,12 +156,12 @@ class NativeKernels:
             plan = _Plan(self._library, method, k, state, world_size)
             plan.step.path, plan.step.threads = self._path, self._threads(state.residual.size)
         step = plan.step
-        gradient = np.ascontiguousarray(gradient)
-        step.gradient, step.gradient_dtype = _address(gradient), _DTYPES.get(gradient.dtype, _BFLOAT16)
+        gradient, step.gradient = _readable(gradient)
+        step.gradient_dtype = _DTYPES.get(gradient.dtype, _BFLOAT16)
         step.weight = None
         if decay is not None:
-            weight = np.ascontiguousarray(decay.weight)
-            step.weight, step.weight_dtype = _address(weight), _DTYPES.get(weight.dtype, _BFLOAT16)
+            weight, step.weight = _readable(decay.weight)
+            step.weight_dtype = _DTYPES.get(weight.dtype, _BFLOAT16)
             step.weight_decay = decay.factor
         masked = _NOTHING
         if plan.masking:
@@ -261,6 +261,16 @@ def _address(array: NDArray[Any]) -> int:
         return ctypes.addressof(_Memory.from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # not writable, or of no format that buffers know; twice as slow
         return int(array.__array_interface__["data"][0])
+
+
+def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """The array, or a copy where it is not contiguous or not aligned, and its address."""
+    array = np.ascontiguousarray(array)
+    address = _address(array)
+    if address % array.itemsize:
+        array = array.copy()
+        address = _address(array)
+    return array, address
 
 
 def _check(status: int) -> None:

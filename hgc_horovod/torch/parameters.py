@@ -28,13 +28,15 @@ class Slot:
     momentum: torch.Tensor | None = None
     in_flight: bool = False
     traffic: Traffic = field(init=False)
-    _dense: bool | None = None
+    _finally_dense: bool | None = None
 
     def is_dense(self, method: Method, gradient: torch.Tensor) -> bool:
         """Whether the gradient is to be sent as it is, which stays the same after the warm-up."""
-        if self._dense is None or self.step <= method.schedule.steps:
-            self._dense = method.is_dense(gradient.shape, self.step, gradient.element_size())
-        return self._dense
+        if self.step < method.schedule.steps:
+            return method.is_dense(gradient.shape, self.step, gradient.element_size())
+        if self._finally_dense is None:
+            self._finally_dense = method.is_dense(gradient.shape, None, gradient.element_size())
+        return self._finally_dense
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(self.name)

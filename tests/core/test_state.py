@@ -267,3 +267,15 @@ def test_a_state_must_be_finite(part):
     with pytest.raises(ValueError, match="infinity"):
         codec.load_state_dict(state)
     assert snapshot(codec) == before
+
+
+def test_a_state_from_after_the_warm_up_goes_on_after_it():
+    method = hybrid(0.01, 4, warmup=[0.5], warmup_steps=2)
+    old, new = Codec(method, 100), Codec(method, 100)
+    for step in range(6):
+        old.encode(gaussian(100, seed=step))
+    new.encode(gaussian(100))
+    new.load_state_dict(old.state_dict())
+    assert same_bits(new.encode(gaussian(100, seed=7)), old.encode(gaussian(100, seed=7)))
+    old.step = 0
+    assert wire.read_header(old.encode(gaussian(100))).k == 50

@@ -1,0 +1,84 @@
+"""The PyTorch attachment on one rank, without the time that Horovod's own calls take."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import horovod.torch as hvd
+import torch
+from timing import Operation, clock
+
+import hgc_horovod.torch as hgc
+from hgc_horovod.torch import compressor as attached
+
+CALLS = ("allgather_async", "synchronize")
+ROWS = ("compress", "decompress", "compress + decompress", "both, with Horovod's calls")
+
+
+@contextmanager
+def horovod() -> Iterator[None]:
+    """Horovod with one rank and no launcher."""
+    with mock.patch.dict(os.environ, HOROVOD_CONTROLLER="gloo", HOROVOD_CPU_OPERATIONS="gloo"):
+        hvd.init()
+    yield
+    hvd.shutdown()
+
+
+class Attachment:
+    """A compressor with `batch` parameters of n entries, whose gradients take the same way as in training.
+
+    With one rank Horovod's allreduce would return what it is given, so `decompress` gets just that, and
+    one payload to decode.
+    """
+
+    def __init__(self, batch: int, n: int, density: float, bits: int) -> None:
+        parameters = [torch.nn.Parameter(torch.empty(2, n // 2)) for _ in range(batch)]
+        self.gradients = [torch.zeros(2, n // 2) for _ in range(batch)]
+        for parameter, gradient in zip(parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        names = [f"weight{i}" for i in range(batch)]
+        self.compressor = hgc.Compression.hgc(
+            list(zip(names, parameters, strict=True)), density=density, bits=bits
+        )
+        self.sent: list[tuple[torch.Tensor, Any]] = []
+        self.inside = 0.0  # seconds in Horovod's calls
+
+    def run(self, gradient: torch.Tensor) -> list[float]:
+        """Seconds of each of ROWS."""
+        for mine, given in zip(self.gradients, gradient, strict=True):
+            mine.copy_(given.view_as(mine))  # `decompress` is going to write there
+        with ExitStack() as patches:
+            for name in CALLS:
+                call = self._timed(getattr(attached.hvd, name))
+                patches.enter_context(mock.patch.object(attached.hvd, name, call))
+            self.inside = 0.0
+            compress, within = clock(self._compress), self.inside
+            decompress = clock(self._decompress)
+        own = [compress - within, decompress - (self.inside - within)]
+        return [*own, sum(own), compress + decompress]
+
+    def _compress(self) -> None:
+        self.sent = [self.compressor.compress(gradient) for gradient in self.gradients]
+
+    def _decompress(self) -> None:
+        for gradient, (reduced, context) in zip(self.gradients, self.sent, strict=True):
+            assert reduced.numel() < gradient.numel()  # it was compressed
+            self.compressor.decompress(reduced, context)
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            start = time.perf_counter()
+            result = call(*arguments, **keywords)
+            self.inside += time.perf_counter() - start
+            return result
+
+        return timed
+
+
+def attachment(batch: int, n: int, row: dict[str, Any]) -> Operation:
+    """All ROWS of the density and bits in `row`."""
+    measured = Attachment(batch, n, row["density"], row["bits"])
+    return Operation([{**row, "operation": name} for name in ROWS], measured.run)
