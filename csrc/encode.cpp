@@ -257,6 +257,8 @@ class Encoder {
 }  // namespace
 }  // namespace hgc
 
+extern "C" int64_t hgc_step_bytes(void) { return sizeof(hgc_step); }
+
 extern "C" int64_t hgc_payload_bytes(const hgc_format *format) { return hgc::Layout(*format).end; }
 
 extern "C" int hgc_encode(const hgc_format *format, hgc_step *step, uint8_t *payload) {

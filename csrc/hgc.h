@@ -55,6 +55,9 @@ typedef struct {
   int32_t path, threads;
 } hgc_step;
 
+/* sizeof(hgc_step), by which a caller of another version of this header is told. */
+HGC_API int64_t hgc_step_bytes(void);
+
 /* The size of a payload in bytes. */
 HGC_API int64_t hgc_payload_bytes(const hgc_format *format);
 

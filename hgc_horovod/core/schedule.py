@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from . import check
@@ -30,7 +31,7 @@ class Warmup:
             checked = tuple(check.fraction("warmup", d) for d in self.densities)
             object.__setattr__(self, "densities", checked)
 
-    @property
+    @cached_property
     def steps(self) -> int:
         """How many steps pass before the density is final."""
         stages = self.stages if self.densities is None else len(self.densities)

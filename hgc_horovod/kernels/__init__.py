@@ -6,8 +6,9 @@ import functools
 import logging
 import os
 
-from . import native
+from . import library
 from .interface import Decay, Kernels, Sent, State
+from .native import NativeKernels
 from .reference import ReferenceKernels
 
 __all__ = ["Decay", "Kernels", "Sent", "State", "get"]
@@ -23,12 +24,12 @@ def get(name: str = "auto", threads: int = 1) -> Kernels:
         threads: the most threads that native kernels use for one tensor.
     """
     chosen = os.environ.get("HGC_KERNELS", "auto") if name == "auto" else name
-    if chosen == "reference" or (chosen == "auto" and native.find() is None):
+    if chosen == "reference" or (chosen == "auto" and library.find() is None):
         if chosen == "auto":
             _notice()
         return ReferenceKernels()
     if chosen in ("auto", "cpu"):
-        return native.NativeKernels(threads)
+        return NativeKernels(threads)
     origin = "HGC_KERNELS" if name == "auto" else "name"
     raise ValueError(f'{origin} must be "auto", "reference" or "cpu"; got {chosen!r}')
 

@@ -11,11 +11,11 @@ import numpy as np
 from hgc_horovod import Codec, NonFiniteError
 from hgc_horovod.core import floats
 from hgc_horovod.core.method import Method
-from hgc_horovod.kernels import Kernels, Sent
-from hgc_horovod.kernels.native import NativeKernels, _load
+from hgc_horovod.kernels import Kernels, Sent, library
+from hgc_horovod.kernels.native import NativeKernels
 from hgc_horovod.kernels.reference import ReferenceKernels
 
-PATHS = tuple(_load().hgc_paths().decode().split(","))
+PATHS = tuple(library.load().hgc_paths().decode().split(","))
 THREADS = (1, 2, 3)
 REFERENCE = ReferenceKernels()
 DTYPES = {

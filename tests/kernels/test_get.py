@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import logging
 import pickle
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from hgc_horovod import Codec, kernels
-from hgc_horovod.kernels import native
+from hgc_horovod.kernels import library
 from hgc_horovod.kernels.native import NativeKernels
 from hgc_horovod.kernels.reference import ReferenceKernels
 from tests.core.samples import gaussian, hybrid, same_bits
@@ -25,11 +26,11 @@ from .pairs import PATHS, REFERENCE
 @pytest.fixture
 def without_library(monkeypatch):
     """An installation whose library was not built."""
-    monkeypatch.setattr(native, "find", lambda: None)
-    native._load.cache_clear()
+    monkeypatch.setattr(library, "find", lambda: None)
+    library.load.cache_clear()
     kernels._notice.cache_clear()
     yield
-    native._load.cache_clear()
+    library.load.cache_clear()
     kernels._notice.cache_clear()
 
 
@@ -68,9 +69,20 @@ def test_the_codec_takes_what_auto_is(monkeypatch):
 
 def test_another_build_of_the_library(monkeypatch, tmp_path):
     monkeypatch.setenv("HGC_LIBRARY", str(tmp_path / "other.so"))
-    assert native.find() == tmp_path / "other.so"
+    assert library.find() == tmp_path / "other.so"
     monkeypatch.delenv("HGC_LIBRARY")
-    assert native.find() != tmp_path / "other.so"
+    assert library.find() != tmp_path / "other.so"
+
+
+def test_a_library_of_another_version_is_refused(monkeypatch):
+    class Step(library.Step):
+        _fields_ = (("more", ctypes.c_int64),)
+
+    monkeypatch.setattr(library, "Step", Step)
+    library.load.cache_clear()
+    with pytest.raises(ValueError, match="another version"):
+        NativeKernels()
+    library.load.cache_clear()
 
 
 @pytest.mark.usefixtures("without_library")
