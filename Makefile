@@ -33,9 +33,11 @@ lint: setup
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check -q .
 	@$(RUN) mypy
+	@$(RUN) clang-format --dry-run -Werror csrc/* tests/kernels/*.cpp
 
 bench-kernels: setup  ## ARGS='--sizes 1000000 16384 --repetitions 10 --output FILE', …
 	@$(RUN) python benchmarks/kernels.py $(ARGS)
+	@$(RUN) python benchmarks/kernels.py --table
 
 sanitize: setup
 	@PYTHON=$(VENV)/bin/python sh scripts/sanitize.sh $(ARGS)

@@ -1,7 +1,7 @@
 """How long encoding and decoding take, as multiples of adding a gradient, all in one run.
 
     python benchmarks/kernels.py                          measures, and writes results/kernels.json
-    python benchmarks/kernels.py --table                  brings the table in docs/performance.md up to date
+    python benchmarks/kernels.py --table                  brings the tables in docs/performance.md and README.md up to date
     python benchmarks/kernels.py --sizes 100000 4096 --repetitions 3 --output FILE
 
 What is measured, and how, is told in docs/performance.md.
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from attachment import attachment, horovod
-from kernels_table import update
+from kernels_table import summary, update
 from rivals import rivals
 from timing import ROTATED, ZERO, Gradients, Operation, clock, each, measure
 
@@ -135,10 +135,11 @@ def main(arguments: list[str]) -> None:
     add("--sizes", type=int, nargs="+", default=SIZES, metavar="N", help="entries of the tensors, even")
     add("--repetitions", type=int, metavar="R", help="at every size; by default, the more the smaller it is")
     add("--output", type=Path, default=HERE / "results/kernels.json", metavar="FILE")
-    add("--table", action="store_true", help="measure nothing, and rewrite the table")
+    add("--table", action="store_true", help="measure nothing, and rewrite the tables")
     args = parser.parse_args(arguments)
     if args.table:
         update(args.output, HERE.parent / "docs/performance.md")
+        update(args.output, HERE.parent / "README.md", summary)
         return
     if min(args.sizes) < 2048 or any(n % 2 for n in args.sizes) or (args.repetitions or 1) < 1:
         parser.error("--sizes must be even and at least 2048, --repetitions at least 1")

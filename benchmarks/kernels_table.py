@@ -1,6 +1,7 @@
-"""The tables of docs/performance.md, from what kernels.py wrote."""
+"""The tables of docs/performance.md and of README.md, from what kernels.py wrote."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ BEGIN, END = "<!-- written by kernels.py --table -->\n", "<!-- up to here -->\n"
 SMALL = 100_000  # a size up to which a tensor is worth microseconds
 ONE = "compress + decompress"
 MAIN = ("encode", "compress", "decompress", ONE)  # measured with every distribution
+SELECTIONS = ("add_, sampled selection (DGC), gather", "add_, torch.topk, gather")
 INCLUSIVE = "both, with Horovod's calls"
 
 Row = dict[str, Any]
@@ -33,11 +35,24 @@ def tables(results: dict[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def update(results: Path, page: Path) -> None:
-    """Put the tables of the results into the page."""
+def summary(results: dict[str, Any]) -> str:
+    """A few rows for README.md: the largest tensor, the first distribution."""
+    rows = results["rows"]
+    largest = max(row["n"] for row in rows)
+    first = rows[0]["distribution"]
+    return _others([row for row in rows if row["n"] == largest and _is_told(row, first)]) + "\n"
+
+
+def update(results: Path, page: Path, write: Callable[[dict[str, Any]], str] = tables) -> None:
+    """Put what `write` makes of the results into the page, between the marks."""
     head, rest = page.read_text().split(BEGIN)
     tail = rest.split(END)[1]
-    page.write_text(f"{head}{BEGIN}\n{tables(json.loads(results.read_text()))}\n{END}{tail}")
+    page.write_text(f"{head}{BEGIN}\n{write(json.loads(results.read_text()))}\n{END}{tail}")
+
+
+def _is_told(row: Row, distribution: str) -> bool:
+    told = ("encode", "decode 2 payloads", *SELECTIONS, "half()", "copy_ into float16")
+    return row["operation"] in told and row["distribution"] == distribution
 
 
 def _main(rows: list[Row]) -> str:

@@ -6,7 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "payloads are read and written in the machine's own order");
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "payloads are read and written in the machine's own order");
 
 namespace hgc {
 
@@ -31,7 +32,7 @@ class FieldWriter {
  public:
   static constexpr int kMaxWidth = 56;
 
-  FieldWriter(uint8_t *to, uint8_t *end) : to_(to), end_(end) {}
+  FieldWriter(uint8_t* to, uint8_t* end) : to_(to), end_(end) {}
 
   void put(uint64_t value, int width) {
     const uint64_t word = word_ | value << filled_;
@@ -61,7 +62,7 @@ class FieldWriter {
 // Sets single bits of ascending numbers, and writes the zeros between them.
 class BitSetter {
  public:
-  BitSetter(uint8_t *to, uint8_t *end) : to_(to), end_(end) {}
+  BitSetter(uint8_t* to, uint8_t* end) : to_(to), end_(end) {}
 
   void set(uint64_t bit) {
     while (bit - base_ >= 64) next();
@@ -87,7 +88,7 @@ class BitSetter {
 };
 
 // The field of `width` (at most 63) bits at bit `at` of a stream of `bytes` bytes.
-inline uint64_t get_field(const uint8_t *stream, size_t bytes, uint64_t at, int width) {
+inline uint64_t get_field(const uint8_t* stream, size_t bytes, uint64_t at, int width) {
   const size_t first = size_t(at >> 3);
   const int shift = int(at & 7);
   uint64_t word = 0;

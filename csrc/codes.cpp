@@ -11,8 +11,8 @@
 namespace hgc {
 namespace {
 
-// Eight codes stand in eight bytes of a word; squeezed, they are its 8 * bits low bits. Three rounds move neighbours
-// together: bytes to pairs, pairs to fours, fours to eights.
+// Eight codes stand in eight bytes of a word; squeezed, they are its 8 * bits low bits. Three rounds move
+// neighbours together: bytes to pairs, pairs to fours, fours to eights.
 inline uint64_t squeeze(uint64_t word, int bits) {
   const int gap = 8 - bits;
   word = (word & 0x00ff00ff00ff00ffu) | (word & 0xff00ff00ff00ff00u) >> gap;
@@ -31,8 +31,9 @@ inline uint64_t spread(uint64_t word, int bits) {
 }
 
 // Eight codes take `bits` bytes. A whole word is written and read where the range has that many left.
-void pack(const uint8_t *codes, Range range, int bits, uint8_t *packed) {
-  const size_t size = (range.end * size_t(bits) + 7) / 8;  // where the range's bytes end: it begins at a multiple of 8
+void pack(const uint8_t* codes, Range range, int bits, uint8_t* packed) {
+  const size_t size =
+      (range.end * size_t(bits) + 7) / 8;  // where the range's bytes end: it begins at a multiple of 8
   for (size_t i = range.begin; i < range.end; i += 8) {
     const size_t at = i / 8 * size_t(bits);
     uint64_t word = 0;
@@ -48,7 +49,7 @@ void pack(const uint8_t *codes, Range range, int bits, uint8_t *packed) {
   }
 }
 
-void unpack(const uint8_t *packed, size_t begin, size_t end, size_t n, int bits, uint8_t *codes) {
+void unpack(const uint8_t* packed, size_t begin, size_t end, size_t n, int bits, uint8_t* codes) {
   const size_t size = (n * size_t(bits) + 7) / 8;
   const uint64_t mask = ~uint64_t(0) >> (64 - 8 * bits);
   for (size_t i = begin; i < end; i += 8) {
@@ -63,8 +64,8 @@ void unpack(const uint8_t *packed, size_t begin, size_t end, size_t n, int bits,
   }
 }
 
-void add(const uint8_t *packed, Range range, size_t n, int bits, const float *levels, const float *scales,
-         size_t bucket, float *out, const Passes &passes) {
+void add(const uint8_t* packed, Range range, size_t n, int bits, const float* levels, const float* scales,
+         size_t bucket, float* out, const Passes& passes) {
   uint8_t codes[kBlock];
   for (size_t at = range.begin; at < range.end; at += kBlock) {
     const size_t end = std::min(range.end, at + kBlock);
@@ -78,12 +79,12 @@ void add(const uint8_t *packed, Range range, size_t n, int bits, const float *le
 }
 
 template <class Work>
-int in_ranges(int64_t n, int threads, const Work &work) {
+int in_ranges(int64_t n, int threads, const Work& work) {
   try {
     const std::vector<Range> ranges = cut(size_t(n), threads, kBlock);
     for_each(ranges.size(), [&](size_t part) { work(ranges[part]); });
     return HGC_OK;
-  } catch (const std::bad_alloc &) {
+  } catch (const std::bad_alloc&) {
     return HGC_NO_MEMORY;
   }
 }
@@ -91,12 +92,13 @@ int in_ranges(int64_t n, int threads, const Work &work) {
 }  // namespace
 }  // namespace hgc
 
-extern "C" int hgc_pack_codes(const uint8_t *codes, int64_t n, int32_t bits, uint8_t *packed, int32_t threads) {
+extern "C" int hgc_pack_codes(const uint8_t* codes, int64_t n, int32_t bits, uint8_t* packed,
+                              int32_t threads) {
   return hgc::in_ranges(n, threads, [&](hgc::Range range) { hgc::pack(codes, range, bits, packed); });
 }
 
-extern "C" int hgc_add_codes(const uint8_t *packed, int64_t n, int32_t bits, const float *levels, const float *scales,
-                             int64_t bucket, float *out, int32_t path, int32_t threads) {
+extern "C" int hgc_add_codes(const uint8_t* packed, int64_t n, int32_t bits, const float* levels,
+                             const float* scales, int64_t bucket, float* out, int32_t path, int32_t threads) {
   return hgc::in_ranges(n, threads, [&](hgc::Range range) {
     hgc::add(packed, range, size_t(n), bits, levels, scales, size_t(bucket), out, hgc::passes_of(path));
   });

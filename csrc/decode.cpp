@@ -27,7 +27,7 @@ struct Cursor {
 // One payload, whose entries are read in ascending order of their positions.
 class Source {
  public:
-  Source(const Layout &layout, const uint8_t *payload, float factor)
+  Source(const Layout& layout, const uint8_t* payload, float factor)
       : layout_(layout), payload_(payload), quantizer_(layout.value_kind, layout.bits) {
     std::memcpy(scales_, payload + layout.at_scales, 4 * size_t(layout.scale_count));
     quantizer_.use(scales_);
@@ -35,44 +35,46 @@ class Source {
   }
 
   // Whether an encoder could have written the payload. `cursors` are where each range's first entry is read.
-  bool check(const std::vector<Range> &ranges, std::vector<Cursor> *cursors) const {
+  bool check(const std::vector<Range>& ranges, std::vector<Cursor>* cursors) const {
     Cursor cursor{0, 0, high_word(0)};
     int64_t last = -1;
     bool good = true;
-    for (const Range &range : ranges) {
+    for (const Range& range : ranges) {
       cursors->push_back(cursor);
       cursor = read(int64_t(range.end), cursor, [&](int64_t index, uint32_t code) {
-        good &= index > last && quantizer_.finite(code);
+        good = good && index > last && quantizer_.finite(code);
         last = index;
       });
     }
     // What is left must be zero: further high bits, unused fields, and what fills the sections up.
     bool more = cursor.bits != 0;
     for (int64_t word = cursor.word + 1; word * 64 < layout_.high_bits; word++) more |= high_word(word) != 0;
-    return good && !more && plausible(cursor.slot) && zero(layout_.at_high, layout_.high_bits, layout_.at_fields) &&
+    return good && !more && plausible(cursor.slot) &&
+           zero(layout_.at_high, layout_.high_bits, layout_.at_fields) &&
            zero(layout_.at_fields, cursor.slot * layout_.width(), layout_.end);
   }
 
   // Add all entries from the cursor to below `end` to `out`, whose first entry is number `begin`.
-  Cursor add(int64_t end, Cursor cursor, float *out, int64_t begin) const {
-    return read(end, cursor, [&](int64_t index, uint32_t code) { out[index - begin] += quantizer_.decode(code); });
+  Cursor add(int64_t end, Cursor cursor, float* out, int64_t begin) const {
+    return read(end, cursor,
+                [&](int64_t index, uint32_t code) { out[index - begin] += quantizer_.decode(code); });
   }
 
  private:
   template <class Work>
-  Cursor read(int64_t end, Cursor cursor, const Work &work) const {
+  Cursor read(int64_t end, Cursor cursor, const Work& work) const {
     return layout_.all ? read_all(end, cursor, work) : read_positions(end, cursor, work);
   }
 
   template <class Work>
-  Cursor read_all(int64_t end, Cursor cursor, const Work &work) const {
+  Cursor read_all(int64_t end, Cursor cursor, const Work& work) const {
     for (; cursor.slot < end; cursor.slot++) work(cursor.slot, uint32_t(field(cursor.slot)));
     return cursor;
   }
 
   // Stops at the first entry that is not below `end`, at the last slot, and behind the last bit.
   template <class Work>
-  Cursor read_positions(int64_t end, Cursor cursor, const Work &work) const {
+  Cursor read_positions(int64_t end, Cursor cursor, const Work& work) const {
     const int low_bits = layout_.low_bits;
     const uint64_t low_mask = (uint64_t(1) << low_bits) - 1;
     const int64_t words = (layout_.high_bits + 63) / 64, slots = layout_.k;
@@ -122,24 +124,26 @@ class Source {
   }
 
   Layout layout_;
-  const uint8_t *payload_;
+  const uint8_t* payload_;
   Quantizer quantizer_;
   float scales_[2] = {};
 };
 
 // Write a block's sum to its place in the output, and clear the block.
-void finish(const Passes &passes, float *block, void *out, int dtype, int64_t begin, int64_t count, bool large) {
-  if (dtype == HGC_FLOAT32) return passes.flush(block, static_cast<float *>(out) + begin, size_t(count), large);
-  uint16_t *half = static_cast<uint16_t *>(out) + begin;
+void finish(const Passes& passes, float* block, void* out, int dtype, int64_t begin, int64_t count,
+            bool large) {
+  if (dtype == HGC_FLOAT32)
+    return passes.flush(block, static_cast<float*>(out) + begin, size_t(count), large);
+  uint16_t* half = static_cast<uint16_t*>(out) + begin;
   (dtype == HGC_FLOAT16 ? passes.narrow_half : passes.narrow_bfloat)(block, half, size_t(count));
   std::memset(block, 0, size_t(count) * sizeof(float));
 }
 
-int decode_sum(const uint8_t *at, int64_t bytes, int64_t count, int64_t n, float factor, void *out, int dtype,
-               const Passes &passes, int threads) {
+int decode_sum(const uint8_t* at, int64_t bytes, int64_t count, int64_t n, float factor, void* out, int dtype,
+               const Passes& passes, int threads) {
   std::vector<Source> sources;
   sources.reserve(size_t(std::clamp<int64_t>(count, 0, bytes / 16)));  // no more than their headers fit
-  for (const uint8_t *const end = at + bytes; at < end;) {
+  for (const uint8_t* const end = at + bytes; at < end;) {
     hgc_format format;
     if (!Layout::read_header(at, end - at, &format) || format.n != n) return HGC_DAMAGED;
     const Layout layout(format);
@@ -151,7 +155,8 @@ int decode_sum(const uint8_t *at, int64_t bytes, int64_t count, int64_t n, float
   std::vector<std::vector<Cursor>> cursors(sources.size());  // of each source, one for each range
   std::vector<char> good(sources.size());
   for_each(ranges.size(), [&](size_t thread) {
-    for (size_t i = thread; i < sources.size(); i += ranges.size()) good[i] = sources[i].check(ranges, &cursors[i]);
+    for (size_t i = thread; i < sources.size(); i += ranges.size())
+      good[i] = sources[i].check(ranges, &cursors[i]);
   });
   if (std::count(good.begin(), good.end(), 0)) return HGC_DAMAGED;
   for_each(ranges.size(), [&](size_t part) {
@@ -160,7 +165,8 @@ int decode_sum(const uint8_t *at, int64_t bytes, int64_t count, int64_t n, float
     std::memset(block, 0, size_t(std::min(kBlock, last)) * sizeof(float));
     for (int64_t begin = int64_t(ranges[part].begin); begin < last; begin += kBlock) {
       const int64_t end = std::min(last, begin + kBlock);
-      for (size_t i = 0; i < sources.size(); i++) cursors[i][part] = sources[i].add(end, cursors[i][part], block, begin);
+      for (size_t i = 0; i < sources.size(); i++)
+        cursors[i][part] = sources[i].add(end, cursors[i][part], block, begin);
       finish(passes, block, out, dtype, begin, end - begin, n > kLarge);
     }
   });
@@ -170,11 +176,11 @@ int decode_sum(const uint8_t *at, int64_t bytes, int64_t count, int64_t n, float
 }  // namespace
 }  // namespace hgc
 
-extern "C" int hgc_decode_sum(const uint8_t *payloads, int64_t bytes, int64_t count, int64_t n, float factor, void *out,
-                              int32_t out_dtype, int32_t path, int32_t threads) {
+extern "C" int hgc_decode_sum(const uint8_t* payloads, int64_t bytes, int64_t count, int64_t n, float factor,
+                              void* out, int32_t out_dtype, int32_t path, int32_t threads) {
   try {
     return hgc::decode_sum(payloads, bytes, count, n, factor, out, out_dtype, hgc::passes_of(path), threads);
-  } catch (const std::bad_alloc &) {
+  } catch (const std::bad_alloc&) {
     return HGC_NO_MEMORY;
   }
 }

@@ -21,9 +21,9 @@ bool has_f16c() {  // not every compiler's __builtin_cpu_supports knows it
 #endif
 
 // Those that this machine can run, best first.
-const std::vector<const Passes *> &runnable() {
-  static const std::vector<const Passes *> paths = [] {
-    std::vector<const Passes *> found;
+const std::vector<const Passes*>& runnable() {
+  static const std::vector<const Passes*> paths = [] {
+    std::vector<const Passes*> found;
 #if defined(__x86_64__)
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
                       __builtin_cpu_supports("popcnt") && has_f16c();
@@ -40,24 +40,25 @@ const std::vector<const Passes *> &runnable() {
 
 }  // namespace
 
-const Passes &passes_of(int32_t path) {
-  const auto &paths = runnable();
+const Passes& passes_of(int32_t path) {
+  const auto& paths = runnable();
   return *paths[path >= 0 && size_t(path) < paths.size() ? size_t(path) : 0];
 }
 
 }  // namespace hgc
 
-extern "C" const char *hgc_paths(void) {
+extern "C" const char* hgc_paths(void) {
   static const std::string names = [] {
     std::string joined;
-    for (const hgc::Passes *passes : hgc::runnable()) joined += (joined.empty() ? "" : ",") + std::string(passes->name);
+    for (const hgc::Passes* passes : hgc::runnable())
+      joined += (joined.empty() ? "" : ",") + std::string(passes->name);
     return joined;
   }();
   return names.c_str();
 }
 
-extern "C" int32_t hgc_path(const char *name) {
-  const auto &paths = hgc::runnable();
+extern "C" int32_t hgc_path(const char* name) {
+  const auto& paths = hgc::runnable();
   for (size_t i = 0; i < paths.size(); i++)
     if (!std::strcmp(paths[i]->name, name)) return int32_t(i);
   return -1;

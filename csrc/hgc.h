@@ -1,8 +1,8 @@
 /* The native kernels' interface: pointers, sizes and a thread count, and nothing of Python or a framework.
  *
  * Every call gives the bytes of the NumPy reference (hgc_horovod/core), whatever the path and the number of
- * threads. No call throws or prints; a calling thread keeps some scratch memory. Arrays hold n entries unless a comment says otherwise and
- * are aligned to their type. docs/wire-format.md defines the payload. */
+ * threads. No call throws or prints; a calling thread keeps some scratch memory. Arrays hold n entries unless
+ * a comment says otherwise and are aligned to their type. docs/wire-format.md defines the payload. */
 #pragma once
 
 #include <stdint.h>
@@ -37,21 +37,21 @@ typedef struct {
 
 /* One step of one tensor. */
 typedef struct {
-  const void *gradient;
-  const void *weight; /* or NULL: no weight decay */
+  const void* gradient;
+  const void* weight; /* or NULL: no weight decay */
   int32_t gradient_dtype, weight_dtype;
   float weight_decay;
-  float momentum;                    /* 0: none */
-  int32_t nesterov, masking, keep;   /* flags */
-  float clip_factor;                 /* out: what the gradient was multiplied by */
-  double clip, sqrt_world;           /* its L2 norm is limited to clip / sqrt_world; clip 0: it is not */
-  float *residual;
-  float *velocity;                   /* the momentum buffer, or NULL where momentum is 0 */
-  float *masked;                     /* (k,) out: what masking cleared of the velocity, in order; or NULL */
-  int64_t sent;                      /* out: how many entries the payload carries, at most k */
-  float hint, caution;               /* in, out: what one step tells the next of its threshold; 0 to begin with */
-  uint32_t turn;                     /* in, out: the same */
-  int32_t scans;                     /* out: how often the tensor was looked through for its largest entries */
+  float momentum;                  /* 0: none */
+  int32_t nesterov, masking, keep; /* flags */
+  float clip_factor;               /* out: what the gradient was multiplied by */
+  double clip, sqrt_world;         /* its L2 norm is limited to clip / sqrt_world; clip 0: it is not */
+  float* residual;
+  float* velocity;     /* the momentum buffer, or NULL where momentum is 0 */
+  float* masked;       /* (k,) out: what masking cleared of the velocity, in order; or NULL */
+  int64_t sent;        /* out: how many entries the payload carries, at most k */
+  float hint, caution; /* in, out: what one step tells the next of its threshold; 0 to begin with */
+  uint32_t turn;       /* in, out: the same */
+  int32_t scans;       /* out: how often the tensor was looked through for its largest entries */
   int32_t path, threads;
 } hgc_step;
 
@@ -59,27 +59,26 @@ typedef struct {
 HGC_API int64_t hgc_step_bytes(void);
 
 /* The size of a payload in bytes. */
-HGC_API int64_t hgc_payload_bytes(const hgc_format *format);
+HGC_API int64_t hgc_payload_bytes(const hgc_format* format);
 
 /* Encode one step into `payload`, uint8 (hgc_payload_bytes,). */
-HGC_API int hgc_encode(const hgc_format *format, hgc_step *step, uint8_t *payload);
+HGC_API int hgc_encode(const hgc_format* format, hgc_step* step, uint8_t* payload);
 
-/* Write the sum of the values of `count` payloads of n entries, each times `factor`, in the order in which they stand
- * one behind the other in `bytes` bytes. */
-HGC_API int hgc_decode_sum(const uint8_t *payloads, int64_t bytes, int64_t count, int64_t n, float factor, void *out,
-                           int32_t out_dtype, int32_t path, int32_t threads);
+/* Write the sum of the values of `count` payloads of n entries, each times `factor`, in the order in which
+ * they stand one behind the other in `bytes` bytes. */
+HGC_API int hgc_decode_sum(const uint8_t* payloads, int64_t bytes, int64_t count, int64_t n, float factor,
+                           void* out, int32_t out_dtype, int32_t path, int32_t threads);
 
 /* Dense bit fields: n codes of `bits` (1 to 8) bits each, packed into ceil(n * bits / 8) bytes; and
  * out[i] += scales[i / bucket] * levels[code i], with 2^bits levels. */
-HGC_API int hgc_pack_codes(const uint8_t *codes, int64_t n, int32_t bits, uint8_t *packed,
-                           int32_t threads);
-HGC_API int hgc_add_codes(const uint8_t *packed, int64_t n, int32_t bits, const float *levels,
-                          const float *scales, int64_t bucket, float *out, int32_t path, int32_t threads);
+HGC_API int hgc_pack_codes(const uint8_t* codes, int64_t n, int32_t bits, uint8_t* packed, int32_t threads);
+HGC_API int hgc_add_codes(const uint8_t* packed, int64_t n, int32_t bits, const float* levels,
+                          const float* scales, int64_t bucket, float* out, int32_t path, int32_t threads);
 
 /* The paths that this machine can run, best first, separated by commas; and a path's number for the calls
  * above, or -1 where this machine or build does not have it. */
-HGC_API const char *hgc_paths(void);
-HGC_API int32_t hgc_path(const char *name);
+HGC_API const char* hgc_paths(void);
+HGC_API int32_t hgc_path(const char* name);
 
 #ifdef __cplusplus
 }

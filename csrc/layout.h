@@ -9,12 +9,12 @@ namespace hgc {
 struct Layout {
   int64_t n, k;
   int32_t method, value_kind, bits;
-  bool all;                                     // every entry is there, without positions
+  bool all;  // every entry is there, without positions
   int32_t scale_count, low_bits;
-  int64_t high_bits;                            // length of the high-bit vector
-  int64_t at_scales, at_high, at_fields, end;   // byte offsets
+  int64_t high_bits;                           // length of the high-bit vector
+  int64_t at_scales, at_high, at_fields, end;  // byte offsets
 
-  explicit Layout(const hgc_format &format)
+  explicit Layout(const hgc_format& format)
       : n(format.n), k(format.k), method(format.method), value_kind(format.value_kind), bits(format.bits) {
     all = k == n && (value_kind == HGC_VALUE_FLOAT32 || value_kind == HGC_VALUE_BFLOAT16);
     scale_count = value_kind == HGC_VALUE_GEOMETRIC ? 2 : value_kind == HGC_VALUE_SIGN_MEAN ? 1 : 0;
@@ -28,15 +28,16 @@ struct Layout {
 
   int32_t width() const { return low_bits + bits; }
 
-  void write_header(uint8_t *to) const {
-    const uint8_t head[8] = {'H', 'G', 'C', 1, uint8_t(method), uint8_t(all ? 0 : 1), uint8_t(value_kind), uint8_t(bits)};
+  void write_header(uint8_t* to) const {
+    const uint8_t head[8] = {
+        'H', 'G', 'C', 1, uint8_t(method), uint8_t(all ? 0 : 1), uint8_t(value_kind), uint8_t(bits)};
     const uint32_t sizes[2] = {uint32_t(n), uint32_t(k)};
     std::memcpy(to, head, 8);
     std::memcpy(to + 8, sizes, 8);
   }
 
   // Whether `bytes` bytes begin with a payload of this version, whose format is then known.
-  static bool read_header(const uint8_t *from, int64_t bytes, hgc_format *format) {
+  static bool read_header(const uint8_t* from, int64_t bytes, hgc_format* format) {
     if (bytes < kHeaderBytes || std::memcmp(from, "HGC\1", 4) != 0) return false;
     uint32_t sizes[2];
     std::memcpy(sizes, from + 8, 8);

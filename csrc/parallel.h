@@ -23,10 +23,10 @@ inline std::vector<Range> cut(size_t n, int threads, size_t grain) {
   return ranges;
 }
 
-// work(i) for each i below `count`, each on a thread of its own, or on the caller's where none can be had. The first
-// exception of any of them is thrown again here.
+// work(i) for each i below `count`, each on a thread of its own, or on the caller's where none can be had.
+// The first exception of any of them is thrown again here.
 template <class Work>
-void for_each(size_t count, const Work &work) {
+void for_each(size_t count, const Work& work) {
   if (count == 1) return work(0);
   std::vector<std::exception_ptr> errors(count);
   const auto guarded = [&](size_t i) {
@@ -41,13 +41,13 @@ void for_each(size_t count, const Work &work) {
   for (size_t i = 1; i < count; i++) {
     try {
       threads.emplace_back(guarded, i);
-    } catch (const std::exception &) {
+    } catch (const std::exception&) {
       guarded(i);
     }
   }
   if (count) guarded(0);
-  for (std::thread &thread : threads) thread.join();
-  for (const std::exception_ptr &error : errors)
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);
 }
 

@@ -10,35 +10,35 @@ namespace hgc {
 
 // Entries whose magnitude reached a threshold, in ascending order of position.
 struct Candidates {
-  uint32_t *index;
-  float *value;
+  uint32_t* index;
+  float* value;
   size_t count, capacity;
 };
 
 struct Passes {
-  const char *name;
+  const char* name;
   // The largest magnitude as the bits of a float; 0x7f800000 and above mean an infinity or a NaN.
-  uint32_t (*max_magnitude)(const float *x, size_t n);
-  void (*widen_half)(const uint16_t *x, float *out, size_t n);
-  void (*widen_bfloat)(const uint16_t *x, float *out, size_t n);
-  void (*narrow_half)(const float *x, uint16_t *out, size_t n);
-  void (*narrow_bfloat)(const float *x, uint16_t *out, size_t n);
+  uint32_t (*max_magnitude)(const float* x, size_t n);
+  void (*widen_half)(const uint16_t* x, float* out, size_t n);
+  void (*widen_bfloat)(const uint16_t* x, float* out, size_t n);
+  void (*narrow_half)(const float* x, uint16_t* out, size_t n);
+  void (*narrow_bfloat)(const float* x, uint16_t* out, size_t n);
   // The sum of round(|x| * factor)^2, where no rounded value is above 2^30.
-  uint64_t (*square_sum)(const float *x, size_t n, double factor);
-  void (*scale)(float *x, float factor, size_t n);  // x = factor * x
+  uint64_t (*square_sum)(const float* x, size_t n, double factor);
+  void (*scale)(float* x, float factor, size_t n);  // x = factor * x
   // out = factor * a + b, the product rounded as well; out may be a or b.
-  void (*multiply_add)(float *out, float factor, const float *a, const float *b, size_t n);
+  void (*multiply_add)(float* out, float factor, const float* a, const float* b, size_t n);
   // residual += x where x is not null; append the entries whose magnitude reaches `threshold`, the first of
   // them at position `begin`. Stops early at a full buffer and before sums that are not finite, which are
   // not written; returns how many entries were done.
-  size_t (*collect)(float *residual, const float *x, size_t n, float threshold, uint32_t begin,
-                    Candidates *to);
+  size_t (*collect)(float* residual, const float* x, size_t n, float threshold, uint32_t begin,
+                    Candidates* to);
   // out = block, block = 0; past the caches where that is faster.
-  void (*flush)(float *block, float *out, size_t n, bool large);
+  void (*flush)(float* block, float* out, size_t n, bool large);
   // codes[i] += 2 for each of the `count` edges that |x[i]| reaches.
-  void (*count_edges)(const float *x, size_t n, const float *edges, size_t count, uint32_t *codes);
+  void (*count_edges)(const float* x, size_t n, const float* edges, size_t count, uint32_t* codes);
   // out[i] += scale * levels[codes[i]], with 2^bits levels.
-  void (*add_levels)(const uint8_t *codes, int bits, const float *levels, float scale, float *out, size_t n);
+  void (*add_levels)(const uint8_t* codes, int bits, const float* levels, float scale, float* out, size_t n);
 };
 
 extern const Passes portable_passes;
@@ -47,6 +47,6 @@ extern const Passes avx2_passes, avx512_passes;
 #endif
 
 // The passes of a path's number, as hgc_path gives it.
-const Passes &passes_of(int32_t path);
+const Passes& passes_of(int32_t path);
 
 }  // namespace hgc

@@ -1,12 +1,13 @@
 // Included once for each instruction set, inside an anonymous namespace that defines HGC_TARGET and
-//   hits(float *residual, const float *x, float threshold, uint64_t *mask) -> bool: adds x (where not null) to
-//     kWidth entries and sets a bit for each of them whose magnitude reaches the threshold; or returns false and
-//     writes nothing where one is not finite.
+//   hits(float *residual, const float *x, float threshold, uint64_t *mask) -> bool: adds x (where not null)
+//   to
+//     kWidth entries and sets a bit for each of them whose magnitude reaches the threshold; or returns false
+//     and writes nothing where one is not finite.
 // The plain loops are vectorized by the compiler for the target.
 
 constexpr size_t kWidth = 64;
 
-HGC_TARGET uint32_t max_magnitude(const float *x, size_t n) {
+HGC_TARGET uint32_t max_magnitude(const float* x, size_t n) {
   uint32_t most = 0;
   for (size_t i = 0; i < n; i++) {
     const uint32_t word = magnitude_bits(x[i]);
@@ -15,14 +16,14 @@ HGC_TARGET uint32_t max_magnitude(const float *x, size_t n) {
   return most;
 }
 
-HGC_TARGET void widen_bfloat(const uint16_t *x, float *out, size_t n) {
+HGC_TARGET void widen_bfloat(const uint16_t* x, float* out, size_t n) {
   for (size_t i = 0; i < n; i++) {
     const uint32_t word = uint32_t(x[i]) << 16;
     std::memcpy(out + i, &word, 4);
   }
 }
 
-HGC_TARGET void narrow_bfloat(const float *x, uint16_t *out, size_t n) {
+HGC_TARGET void narrow_bfloat(const float* x, uint16_t* out, size_t n) {
   for (size_t i = 0; i < n; i++) {
     uint32_t word;
     std::memcpy(&word, x + i, 4);
@@ -31,7 +32,7 @@ HGC_TARGET void narrow_bfloat(const float *x, uint16_t *out, size_t n) {
   }
 }
 
-HGC_TARGET uint64_t square_sum(const float *x, size_t n, double factor) {
+HGC_TARGET uint64_t square_sum(const float* x, size_t n, double factor) {
   uint64_t sum = 0;
   for (size_t i = 0; i < n; i++) {
     // Added to 1.5 * 2^52, a double keeps the nearest whole number in its low bits, ties to even.
@@ -44,17 +45,17 @@ HGC_TARGET uint64_t square_sum(const float *x, size_t n, double factor) {
   return sum;
 }
 
-HGC_TARGET void scale(float *x, float factor, size_t n) {
+HGC_TARGET void scale(float* x, float factor, size_t n) {
   for (size_t i = 0; i < n; i++) x[i] = factor * x[i];
 }
 
-HGC_TARGET void multiply_add(float *out, float factor, const float *a, const float *b, size_t n) {
+HGC_TARGET void multiply_add(float* out, float factor, const float* a, const float* b, size_t n) {
 #pragma GCC ivdep  // where out is one of the others, each entry still depends on itself alone
   for (size_t i = 0; i < n; i++) out[i] = factor * a[i] + b[i];
 }
 
-HGC_TARGET void count_edges(const float *__restrict x, size_t n, const float *edges, size_t count,
-                            uint32_t *__restrict codes) {
+HGC_TARGET void count_edges(const float* __restrict x, size_t n, const float* edges, size_t count,
+                            uint32_t* __restrict codes) {
   for (size_t j = 0; j < count; j++) {
     const float edge = edges[j];
     for (size_t i = 0; i < n; i++) codes[i] += std::fabs(x[i]) >= edge ? 2 : 0;
@@ -63,12 +64,12 @@ HGC_TARGET void count_edges(const float *__restrict x, size_t n, const float *ed
 
 // Survivors are few, so most masks hold none to two of them: two are stored whether they are there or not,
 // which spares a branch that would be mispredicted.
-HGC_TARGET size_t collect(float *residual, const float *x, size_t n, float threshold, uint32_t begin,
-                          Candidates *to) {
+HGC_TARGET size_t collect(float* residual, const float* x, size_t n, float threshold, uint32_t begin,
+                          Candidates* to) {
   size_t i = 0;
-  uint32_t *index = to->index + to->count;
-  float *value = to->value + to->count;
-  const uint32_t *const last = to->index + to->capacity - kWidth;
+  uint32_t* index = to->index + to->count;
+  float* value = to->value + to->count;
+  const uint32_t* const last = to->index + to->capacity - kWidth;
   for (; i + kWidth <= n; i += kWidth) {
     if (index > last) break;
     constexpr size_t kAhead = 512, kLine = 16;  // entries

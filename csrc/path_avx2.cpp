@@ -14,7 +14,7 @@
 namespace hgc {
 namespace {
 
-HGC_TARGET HGC_INLINE bool hits(float *residual, const float *x, float threshold, uint64_t *mask) {
+HGC_TARGET HGC_INLINE bool hits(float* residual, const float* x, float threshold, uint64_t* mask) {
   const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
   const __m256 limit = _mm256_set1_ps(threshold);
   __m256 sum[8];
@@ -36,22 +36,22 @@ HGC_TARGET HGC_INLINE bool hits(float *residual, const float *x, float threshold
 
 #include "passes.inl"
 
-HGC_TARGET void widen_half(const uint16_t *x, float *out, size_t n) {
+HGC_TARGET void widen_half(const uint16_t* x, float* out, size_t n) {
   size_t i = 0;
   for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(x + i))));
+    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
   for (; i < n; i++) out[i] = half_to_float(x[i]);
 }
 
-HGC_TARGET void narrow_half(const float *x, uint16_t *out, size_t n) {
+HGC_TARGET void narrow_half(const float* x, uint16_t* out, size_t n) {
   size_t i = 0;
   for (; i + 8 <= n; i += 8)
-    _mm_storeu_si128(reinterpret_cast<__m128i *>(out + i),
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
                      _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
   for (; i < n; i++) out[i] = float_to_half(x[i]);
 }
 
-HGC_TARGET void flush(float *block, float *out, size_t n, bool large) {
+HGC_TARGET void flush(float* block, float* out, size_t n, bool large) {
   size_t i = 0;
   const bool stream = large && reinterpret_cast<uintptr_t>(out) % sizeof(__m256) == 0;
   for (; i + 8 <= n; i += 8) {
@@ -70,18 +70,20 @@ HGC_TARGET void flush(float *block, float *out, size_t n, bool large) {
 }
 
 // Up to 16 levels are looked up in registers.
-HGC_TARGET void add_levels(const uint8_t *codes, int bits, const float *levels, float scale, float *out, size_t n) {
+HGC_TARGET void add_levels(const uint8_t* codes, int bits, const float* levels, float scale, float* out,
+                           size_t n) {
   float low[8] = {}, high[8] = {};
   std::memcpy(low, levels, sizeof(float) << std::min(bits, 3));
   if (bits == 4) std::memcpy(high, levels + 8, sizeof high);
   const __m256 first = _mm256_loadu_ps(low), second = _mm256_loadu_ps(high), factor = _mm256_set1_ps(scale);
   size_t i = 0;
   for (; i + 8 <= n; i += 8) {
-    const __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(codes + i)));
+    const __m256i code = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes + i)));
     __m256 level;
     if (bits <= 4) {
       const __m256 upper = _mm256_castsi256_ps(_mm256_slli_epi32(code, 28));  // bit 3 of the code as the sign
-      level = _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, code), _mm256_permutevar8x32_ps(second, code), upper);
+      level = _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, code), _mm256_permutevar8x32_ps(second, code),
+                               upper);
     } else {
       level = _mm256_i32gather_ps(levels, code, 4);
     }
@@ -92,8 +94,9 @@ HGC_TARGET void add_levels(const uint8_t *codes, int bits, const float *levels, 
 
 }  // namespace
 
-const Passes avx2_passes = {"avx2",       max_magnitude, widen_half, widen_bfloat, narrow_half, narrow_bfloat,
-    square_sum, scale, multiply_add, collect, flush, count_edges, add_levels};
+const Passes avx2_passes = {"avx2",        max_magnitude, widen_half, widen_bfloat, narrow_half,
+                            narrow_bfloat, square_sum,    scale,      multiply_add, collect,
+                            flush,         count_edges,   add_levels};
 
 }  // namespace hgc
 #endif

@@ -14,7 +14,7 @@
 namespace hgc {
 namespace {
 
-HGC_TARGET HGC_INLINE bool hits(float *residual, const float *x, float threshold, uint64_t *mask) {
+HGC_TARGET HGC_INLINE bool hits(float* residual, const float* x, float threshold, uint64_t* mask) {
   const __m512 limit = _mm512_set1_ps(threshold);
   __m512 sum[4];
   __m512i most = _mm512_setzero_si512();
@@ -34,22 +34,22 @@ HGC_TARGET HGC_INLINE bool hits(float *residual, const float *x, float threshold
 
 #include "passes.inl"
 
-HGC_TARGET void widen_half(const uint16_t *x, float *out, size_t n) {
+HGC_TARGET void widen_half(const uint16_t* x, float* out, size_t n) {
   size_t i = 0;
   for (; i + 16 <= n; i += 16)
-    _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(x + i))));
+    _mm512_storeu_ps(out + i, _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i))));
   for (; i < n; i++) out[i] = half_to_float(x[i]);
 }
 
-HGC_TARGET void narrow_half(const float *x, uint16_t *out, size_t n) {
+HGC_TARGET void narrow_half(const float* x, uint16_t* out, size_t n) {
   size_t i = 0;
   for (; i + 16 <= n; i += 16)
-    _mm256_storeu_si256(reinterpret_cast<__m256i *>(out + i),
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i),
                         _mm512_cvtps_ph(_mm512_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
   for (; i < n; i++) out[i] = float_to_half(x[i]);
 }
 
-HGC_TARGET void flush(float *block, float *out, size_t n, bool large) {
+HGC_TARGET void flush(float* block, float* out, size_t n, bool large) {
   size_t i = 0;
   const bool stream = large && reinterpret_cast<uintptr_t>(out) % sizeof(__m512) == 0;
   for (; i + 16 <= n; i += 16) {
@@ -68,14 +68,16 @@ HGC_TARGET void flush(float *block, float *out, size_t n, bool large) {
 }
 
 // Up to 16 levels are looked up in a register.
-HGC_TARGET void add_levels(const uint8_t *codes, int bits, const float *levels, float scale, float *out, size_t n) {
+HGC_TARGET void add_levels(const uint8_t* codes, int bits, const float* levels, float scale, float* out,
+                           size_t n) {
   float few[16] = {};
   std::memcpy(few, levels, sizeof(float) << std::min(bits, 4));
   const __m512 table = _mm512_loadu_ps(few), factor = _mm512_set1_ps(scale);
   size_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i *>(codes + i)));
-    const __m512 level = bits <= 4 ? _mm512_permutexvar_ps(code, table) : _mm512_i32gather_ps(code, levels, 4);
+    const __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i)));
+    const __m512 level =
+        bits <= 4 ? _mm512_permutexvar_ps(code, table) : _mm512_i32gather_ps(code, levels, 4);
     _mm512_storeu_ps(out + i, _mm512_add_ps(_mm512_loadu_ps(out + i), _mm512_mul_ps(factor, level)));
   }
   for (; i < n; i++) out[i] = out[i] + scale * levels[codes[i]];
@@ -83,8 +85,9 @@ HGC_TARGET void add_levels(const uint8_t *codes, int bits, const float *levels, 
 
 }  // namespace
 
-const Passes avx512_passes = {"avx512",       max_magnitude, widen_half, widen_bfloat, narrow_half, narrow_bfloat,
-    square_sum, scale, multiply_add, collect, flush, count_edges, add_levels};
+const Passes avx512_passes = {"avx512",      max_magnitude, widen_half, widen_bfloat, narrow_half,
+                              narrow_bfloat, square_sum,    scale,      multiply_add, collect,
+                              flush,         count_edges,   add_levels};
 
 }  // namespace hgc
 #endif

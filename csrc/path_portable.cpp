@@ -10,7 +10,7 @@
 namespace hgc {
 namespace {
 
-HGC_INLINE bool hits(float *residual, const float *x, float threshold, uint64_t *mask) {
+HGC_INLINE bool hits(float* residual, const float* x, float threshold, uint64_t* mask) {
   if (x) {
     float sum[64];
     int32_t most = 0;
@@ -34,26 +34,27 @@ HGC_INLINE bool hits(float *residual, const float *x, float threshold, uint64_t 
 
 #include "passes.inl"
 
-void widen_half(const uint16_t *x, float *out, size_t n) {
+void widen_half(const uint16_t* x, float* out, size_t n) {
   for (size_t i = 0; i < n; i++) out[i] = half_to_float(x[i]);
 }
 
-void narrow_half(const float *x, uint16_t *out, size_t n) {
+void narrow_half(const float* x, uint16_t* out, size_t n) {
   for (size_t i = 0; i < n; i++) out[i] = float_to_half(x[i]);
 }
 
-void flush(float *block, float *out, size_t n, bool) {
+void flush(float* block, float* out, size_t n, bool) {
   std::memcpy(out, block, n * sizeof(float));
   std::memset(block, 0, n * sizeof(float));
 }
 
-void add_levels(const uint8_t *codes, int, const float *levels, float scale, float *out, size_t n) {
+void add_levels(const uint8_t* codes, int, const float* levels, float scale, float* out, size_t n) {
   for (size_t i = 0; i < n; i++) out[i] = out[i] + scale * levels[codes[i]];
 }
 
 }  // namespace
 
-const Passes portable_passes = {"portable",       max_magnitude, widen_half, widen_bfloat, narrow_half, narrow_bfloat,
-    square_sum, scale, multiply_add, collect, flush, count_edges, add_levels};
+const Passes portable_passes = {"portable",    max_magnitude, widen_half, widen_bfloat, narrow_half,
+                                narrow_bfloat, square_sum,    scale,      multiply_add, collect,
+                                flush,         count_edges,   add_levels};
 
 }  // namespace hgc

@@ -28,7 +28,7 @@ class Quantizer {
   Quantizer(int kind, int bits) : kind_(kind), bits_(bits) {}
 
   // The scales of all the lists' values, of these extremes.
-  void fit(const Candidates *lists, size_t list_count, Extremes reach) {
+  void fit(const Candidates* lists, size_t list_count, Extremes reach) {
     size_t count = 0;
     for (size_t l = 0; l < list_count; l++) count += lists[l].count;
     scales_[0] = scales_[1] = 0;
@@ -50,7 +50,7 @@ class Quantizer {
   }
 
   // Prepare the codes of these scales.
-  void use(const float *scales) {
+  void use(const float* scales) {
     if (kind_ == HGC_VALUE_SIGN_MEAN) {
       value_[0] = scales[0];
       value_[1] = -scales[0];
@@ -60,7 +60,8 @@ class Quantizer {
       node[0] = scales[0];
       node[last] = scales[1];
       for (int step = last; step > 1; step /= 2)
-        for (int i = step / 2; i < last; i += step) node[i] = std::sqrt(node[i - step / 2] * node[i + step / 2]);
+        for (int i = step / 2; i < last; i += step)
+          node[i] = std::sqrt(node[i - step / 2] * node[i + step / 2]);
       for (int i = 0; i < last / 2; i++) {
         edge_[i] = float(node[2 * i]);
         value_[2 * i] = float(node[2 * i + 1]);
@@ -69,7 +70,7 @@ class Quantizer {
     }
   }
 
-  const float *scales() const { return scales_; }
+  const float* scales() const { return scales_; }
 
   // Multiply what codes stand for.
   void multiply(float factor) {
@@ -78,7 +79,7 @@ class Quantizer {
     for (int i = 0; i < codes; i++) value_[i] *= factor;
   }
 
-  void encode(const Passes &passes, const float *values, size_t count, uint32_t *codes) const {
+  void encode(const Passes& passes, const float* values, size_t count, uint32_t* codes) const {
     switch (kind_) {
       case HGC_VALUE_FLOAT32:
         for (size_t i = 0; i < count; i++) codes[i] = float_bits(values[i]);
@@ -104,7 +105,8 @@ class Quantizer {
   }
 
   // residual[index i] = value i - what its code stands for.
-  void subtract(const float *values, const uint32_t *codes, const uint32_t *index, size_t count, float *residual) const {
+  void subtract(const float* values, const uint32_t* codes, const uint32_t* index, size_t count,
+                float* residual) const {
     for (size_t i = 0; i < count; i++) residual[index[i]] = values[i] - decode(codes[i]);
   }
 
@@ -116,8 +118,9 @@ class Quantizer {
   }
 
  private:
-  // A level is the number of inner edges that are not above the magnitude: counted over few, bisected over many.
-  void encode_geometric(const Passes &passes, const float *values, size_t count, uint32_t *codes) const {
+  // A level is the number of inner edges that are not above the magnitude: counted over few, bisected over
+  // many.
+  void encode_geometric(const Passes& passes, const float* values, size_t count, uint32_t* codes) const {
     const int levels = 1 << (bits_ - 1);
     if (levels <= 16) {
       for (size_t i = 0; i < count; i++) codes[i] = float_bits(values[i]) >> 31;

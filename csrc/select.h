@@ -12,17 +12,19 @@ struct Extremes {
   uint32_t least, most;  // magnitudes as bits
 };
 
-// The k-th largest magnitude as bits, and how many of the k largest are equal to it, and how many there are in all.
+// The k-th largest magnitude as bits, and how many of the k largest are equal to it, and how many there are
+// in all.
 struct Kth {
   uint32_t limit;
   size_t ties, equal;
 };
 
-// Over all lists, which hold at least k >= 1 entries within `reach`. One histogram over that range tells the bin that
-// the k-th lies in; few entries share it.
-inline Kth kth_largest(const Candidates *lists, size_t list_count, size_t k, Extremes reach) {
+// Over all lists, which hold at least k >= 1 entries within `reach`. One histogram over that range tells the
+// bin that the k-th lies in; few entries share it.
+inline Kth kth_largest(const Candidates* lists, size_t list_count, size_t k, Extremes reach) {
   constexpr int kMostBinBits = 11;
-  const int bin_bits = k < 1024 ? 8 : kMostBinBits;  // for few entries, clearing many bins would take the longest
+  const int bin_bits =
+      k < 1024 ? 8 : kMostBinBits;  // for few entries, clearing many bins would take the longest
   const int shift = std::max(0, bit_length(reach.most - reach.least) - bin_bits);
   uint32_t histogram[1 << kMostBinBits];
   std::fill_n(histogram, size_t(1) << bin_bits, 0u);
@@ -48,7 +50,7 @@ inline Kth kth_largest(const Candidates *lists, size_t list_count, size_t k, Ext
 }
 
 // Keep those above the limit and the first `ties` of those that are equal to it.
-inline void keep(Candidates *list, const Kth &kth, size_t *ties) {
+inline void keep(Candidates* list, const Kth& kth, size_t* ties) {
   size_t kept = 0;
   const bool all_ties = *ties >= kth.equal;
   for (size_t i = 0; i < list->count; i++) {
@@ -66,9 +68,10 @@ inline void keep(Candidates *list, const Kth &kth, size_t *ties) {
   list->count = kept;
 }
 
-// Keep the `k` largest of all lists, of equal ones the first, in their order. No magnitude is below `least`, given as
-// bits. Returns the extremes of what is kept.
-inline Extremes keep_largest(const Passes &passes, Candidates *lists, size_t list_count, size_t k, uint32_t least) {
+// Keep the `k` largest of all lists, of equal ones the first, in their order. No magnitude is below `least`,
+// given as bits. Returns the extremes of what is kept.
+inline Extremes keep_largest(const Passes& passes, Candidates* lists, size_t list_count, size_t k,
+                             uint32_t least) {
   Extremes reach{least, 0};
   size_t total = 0;
   for (size_t l = 0; l < list_count; l++) {
@@ -83,7 +86,8 @@ inline Extremes keep_largest(const Passes &passes, Candidates *lists, size_t lis
   }
   reach.least = reach.most;
   for (size_t l = 0; l < list_count; l++)
-    for (size_t i = 0; i < lists[l].count; i++) reach.least = std::min(reach.least, magnitude_bits(lists[l].value[i]));
+    for (size_t i = 0; i < lists[l].count; i++)
+      reach.least = std::min(reach.least, magnitude_bits(lists[l].value[i]));
   return reach;
 }
 

@@ -1,4 +1,5 @@
-// What one step adds to the residual: the gradient, clipped, with weight decay and momentum (core/feedback.py).
+// What one step adds to the residual: the gradient, clipped, with weight decay and momentum
+// (core/feedback.py).
 #pragma once
 
 #include <cmath>
@@ -15,26 +16,28 @@ constexpr size_t kBlock = 2048;  // entries that are prepared at once: they stay
 
 class Update {
  public:
-  Update(hgc_step &step, size_t n) : step_(step), passes_(passes_of(step.path)), n_(n) { step.clip_factor = 1; }
+  Update(hgc_step& step, size_t n) : step_(step), passes_(passes_of(step.path)), n_(n) {
+    step.clip_factor = 1;
+  }
 
-  const Passes &passes() const { return passes_; }
+  const Passes& passes() const { return passes_; }
 
   // The gradient of [at, at + count) with clipping and weight decay: its own memory, or `scratch`.
-  const float *gradient(size_t at, size_t count, float *scratch) const {
-    const float *x = widened(step_.gradient, step_.gradient_dtype, at, count, scratch);
+  const float* gradient(size_t at, size_t count, float* scratch) const {
+    const float* x = widened(step_.gradient, step_.gradient_dtype, at, count, scratch);
     if (step_.clip_factor == 1 && !step_.weight) return x;
     if (x != scratch) std::copy_n(x, count, scratch);
     if (step_.clip_factor != 1) passes_.scale(scratch, step_.clip_factor, count);
     if (step_.weight) {
       float spare[kBlock];
-      const float *weight = widened(step_.weight, step_.weight_dtype, at, count, spare);
+      const float* weight = widened(step_.weight, step_.weight_dtype, at, count, spare);
       passes_.multiply_add(scratch, step_.weight_decay, weight, scratch, count);
     }
     return scratch;
   }
 
   // What is added to the residual for a gradient x, in `scratch` or x's memory; the velocity goes to `next`.
-  const float *accumulated(const float *x, size_t at, size_t count, float *scratch, float *next) const {
+  const float* accumulated(const float* x, size_t at, size_t count, float* scratch, float* next) const {
     if (!step_.velocity) return x;
     passes_.multiply_add(next, step_.momentum, step_.velocity + at, x, count);
     if (!step_.nesterov) return next;
@@ -42,16 +45,17 @@ class Update {
     return scratch;
   }
 
-  void store_velocity(size_t at, size_t count, const float *next) const {
+  void store_velocity(size_t at, size_t count, const float* next) const {
     if (step_.velocity) std::copy_n(next, count, step_.velocity + at);
   }
 
-  // Take the step back at [begin, end), entry by entry to float32 rounding, as the reference does. Up to `added` it has
-  // reached the residual, up to `moved` the velocity. What cannot become finite was not written, and stays.
+  // Take the step back at [begin, end), entry by entry to float32 rounding, as the reference does. Up to
+  // `added` it has reached the residual, up to `moved` the velocity. What cannot become finite was not
+  // written, and stays.
   void take_back(size_t begin, size_t end, size_t added, size_t moved) const {
     float scratch[kBlock];
     for (size_t at = begin; at < end; at += kBlock) {
-      const float *block = gradient(at, std::min(kBlock, end - at), scratch);
+      const float* block = gradient(at, std::min(kBlock, end - at), scratch);
       for (size_t i = at; i < std::min(end, at + kBlock); i++) {
         const float x = block[i - at], m = step_.momentum;
         float velocity = 0, sum = x;
@@ -67,15 +71,15 @@ class Update {
     }
   }
 
-  // Set the clip factor: core/feedback.py's, with core/sums.py's sum of squares. False where the gradient holds a NaN
-  // or an infinity.
+  // Set the clip factor: core/feedback.py's, with core/sums.py's sum of squares. False where the gradient
+  // holds a NaN or an infinity.
   bool clip() {
     if (!(step_.clip > 0)) return true;
     const float most = largest();
     if (std::isinf(most)) return false;
     const FixedPoint fixed(most, (62 - bit_length(n_)) / 2);
     const uint64_t sum = reduce<uint64_t>(
-        [&](const float *x, size_t count) { return passes_.square_sum(x, count, fixed.factor); },
+        [&](const float* x, size_t count) { return passes_.square_sum(x, count, fixed.factor); },
         [](uint64_t a, uint64_t b) { return a + b; });
     const double norm = std::sqrt(std::ldexp(double(sum), 2 * fixed.shift)) * step_.sqrt_world;
     step_.clip_factor = norm <= step_.clip ? 1.0f : float(step_.clip / norm);
@@ -83,29 +87,30 @@ class Update {
   }
 
  private:
-  const float *widened(const void *data, int dtype, size_t at, size_t count, float *scratch) const {
-    if (dtype == HGC_FLOAT32) return static_cast<const float *>(data) + at;
-    const uint16_t *half = static_cast<const uint16_t *>(data) + at;
+  const float* widened(const void* data, int dtype, size_t at, size_t count, float* scratch) const {
+    if (dtype == HGC_FLOAT32) return static_cast<const float*>(data) + at;
+    const uint16_t* half = static_cast<const uint16_t*>(data) + at;
     (dtype == HGC_FLOAT16 ? passes_.widen_half : passes_.widen_bfloat)(half, scratch, count);
     return scratch;
   }
 
   // The largest magnitude of the gradient; an infinity where there is a NaN.
   float largest() const {
-    const uint32_t most = reduce<uint32_t>([&](const float *x, size_t count) { return passes_.max_magnitude(x, count); },
-                                           [](uint32_t a, uint32_t b) { return std::max(a, b); });
+    const uint32_t most =
+        reduce<uint32_t>([&](const float* x, size_t count) { return passes_.max_magnitude(x, count); },
+                         [](uint32_t a, uint32_t b) { return std::max(a, b); });
     return bits_float(std::min(0x7f800000u, most));
   }
 
   template <class Value, class Map, class Join>
-  Value reduce(const Map &map, const Join &join) const {
+  Value reduce(const Map& map, const Join& join) const {
     const std::vector<Range> ranges = cut(n_, step_.threads, kBlock);
     std::vector<Value> values(ranges.size());
     for_each(ranges.size(), [&](size_t part) {
       float scratch[kBlock];
       for (size_t at = ranges[part].begin; at < ranges[part].end; at += kBlock) {
         const size_t count = std::min(kBlock, ranges[part].end - at);
-        const float *x = widened(step_.gradient, step_.gradient_dtype, at, count, scratch);
+        const float* x = widened(step_.gradient, step_.gradient_dtype, at, count, scratch);
         values[part] = join(values[part], map(x, count));
       }
     });
@@ -114,8 +119,8 @@ class Update {
     return all;
   }
 
-  hgc_step &step_;
-  const Passes &passes_;
+  hgc_step& step_;
+  const Passes& passes_;
   const size_t n_;
 };
 

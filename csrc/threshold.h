@@ -11,14 +11,15 @@
 
 namespace hgc {
 
-constexpr float kLeast = std::numeric_limits<float>::denorm_min();  // at this threshold all but zeros are collected
+constexpr float kLeast =
+    std::numeric_limits<float>::denorm_min();  // at this threshold all but zeros are collected
 
-// For small tensors the last step's k-th magnitude is the guess, a fifth lowered, since a few candidates more cost
-// little; else a sample's. What is looked at stands in groups, which share a line of the cache, at pseudo-random places,
-// so that no period in the tensor can fool the guess, and at others in the next step.
+// For small tensors the last step's k-th magnitude is the guess, a fifth lowered, since a few candidates more
+// cost little; else a sample's. What is looked at stands in groups, which share a line of the cache, at
+// pseudo-random places, so that no period in the tensor can fool the guess, and at others in the next step.
 class Threshold {
  public:
-  Threshold(hgc_step &step, size_t n, size_t k) : step_(step) {
+  Threshold(hgc_step& step, size_t n, size_t k) : step_(step) {
     constexpr size_t kGroup = 8, kSmall = 1 << 16;
     const size_t size = std::min<size_t>(std::max<size_t>(n / 512, 512), 8192);
     if (!step.keep || n < 2 * size) return;
@@ -54,8 +55,8 @@ class Threshold {
   }
 
  private:
-  // A little below the magnitude of the rank: the lower end of its bin, 64 of which make a factor of two. Bin 0 holds
-  // all that is further below the largest than the other bins reach.
+  // A little below the magnitude of the rank: the lower end of its bin, 64 of which make a factor of two. Bin
+  // 0 holds all that is further below the largest than the other bins reach.
   float of_rank() const {
     if (rank_ >= magnitudes_.size()) return kLeast;
     constexpr int kBins = 512, kShift = 17;
@@ -68,9 +69,9 @@ class Threshold {
     return bin == 0 ? kLeast : bits_float(base + (bin << kShift));
   }
 
-  float widened(const void *data, int dtype, size_t at) const {
-    if (dtype == HGC_FLOAT32) return static_cast<const float *>(data)[at];
-    const uint16_t half = static_cast<const uint16_t *>(data)[at];
+  float widened(const void* data, int dtype, size_t at) const {
+    if (dtype == HGC_FLOAT32) return static_cast<const float*>(data)[at];
+    const uint16_t half = static_cast<const uint16_t*>(data)[at];
     return dtype == HGC_FLOAT16 ? half_to_float(half) : bits_float(uint32_t(half) << 16);
   }
 
@@ -84,7 +85,7 @@ class Threshold {
     return magnitude_bits(step_.residual[at] + x);
   }
 
-  hgc_step &step_;
+  hgc_step& step_;
   float threshold_ = kLeast;
   int lowered_ = 0;
   std::vector<uint32_t> magnitudes_;

@@ -1,5 +1,5 @@
-// libFuzzer's target: any bytes are decoded or refused, without a foreign access, and a refusal writes nothing.
-// scripts/fuzz.sh builds and runs it.
+// libFuzzer's target: any bytes are decoded or refused, without a foreign access, and a refusal writes
+// nothing. scripts/fuzz.sh builds and runs it.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -14,7 +14,7 @@ namespace {
 constexpr uint32_t kMostEntries = 65536;
 constexpr int kPaths = 2, kMostThreads = 3, kFill = 0xa5;
 
-void require(bool good, const char *what) {
+void require(bool good, const char* what) {
   if (good) return;
   std::fprintf(stderr, "%s\n", what);
   std::abort();
@@ -27,14 +27,14 @@ std::unique_ptr<uint8_t[]> exact(size_t bytes) {
   return memory;
 }
 
-bool untouched(const uint8_t *memory, size_t bytes) {
+bool untouched(const uint8_t* memory, size_t bytes) {
   for (size_t i = 0; i < bytes; i++)
     if (memory[i] != kFill) return false;
   return true;
 }
 
 // As many entries as the payload says where those are few; what says more is refused for any number.
-uint32_t entries(const uint8_t *data, size_t size) {
+uint32_t entries(const uint8_t* data, size_t size) {
   uint32_t n = 0;
   if (size >= 12) std::memcpy(&n, data + 8, 4);
   return n <= kMostEntries ? n : 16;
@@ -45,7 +45,8 @@ struct Decoded {
   std::unique_ptr<uint8_t[]> out;
 };
 
-Decoded decode(const uint8_t *data, size_t size, uint32_t n, int32_t count, int32_t dtype, int32_t path, int32_t threads) {
+Decoded decode(const uint8_t* data, size_t size, uint32_t n, int32_t count, int32_t dtype, int32_t path,
+               int32_t threads) {
   const size_t bytes = size_t(n) * (dtype == HGC_FLOAT32 ? 4 : 2);
   Decoded result{0, exact(bytes)};
   result.status = hgc_decode_sum(data, int64_t(size), count, n, 1.0f, result.out.get(), dtype, path, threads);
@@ -56,7 +57,7 @@ Decoded decode(const uint8_t *data, size_t size, uint32_t n, int32_t count, int3
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t *given, size_t size) {
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* given, size_t size) {
   const auto data = exact(size);
   if (size) std::memcpy(data.get(), given, size);
   const uint32_t n = entries(data.get(), size);
@@ -73,7 +74,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *given, size_t size) {
   require(first.status == second.status, "paths disagree about a payload");
   require(std::memcmp(first.out.get(), second.out.get(), 4 * size_t(n)) == 0, "paths decode differently");
   const int32_t dtype = size % 2 ? HGC_FLOAT16 : HGC_BFLOAT16;
-  require(decode(data.get(), size, n, 1, dtype, path, 1).status == first.status, "dtypes disagree about a payload");
+  require(decode(data.get(), size, n, 1, dtype, path, 1).status == first.status,
+          "dtypes disagree about a payload");
   decode(data.get(), size, n, 0, dtype, path, threads);
   decode(data.get(), size, n, 2, dtype, path, threads);
   return 0;
