@@ -42,7 +42,8 @@ class Source {
     for (const Range& range : ranges) {
       cursors->push_back(cursor);
       cursor = read(int64_t(range.end), cursor, [&](int64_t index, uint32_t code) {
-        good = good && index > last && quantizer_.finite(code);
+        good &= index > last;
+        good &= quantizer_.table() || quantizer_.finite(code);
         last = index;
       });
     }
@@ -56,6 +57,8 @@ class Source {
 
   // Add all entries from the cursor to below `end` to `out`, whose first entry is number `begin`.
   Cursor add(int64_t end, Cursor cursor, float* out, int64_t begin) const {
+    if (const float* table = quantizer_.table())  // for the usual kinds without a branch on the kind
+      return read(end, cursor, [=](int64_t index, uint32_t code) { out[index - begin] += table[code]; });
     return read(end, cursor,
                 [&](int64_t index, uint32_t code) { out[index - begin] += quantizer_.decode(code); });
   }
@@ -72,24 +75,46 @@ class Source {
     return cursor;
   }
 
-  // Stops at the first entry that is not below `end`, at the last slot, and behind the last bit.
   template <class Work>
   Cursor read_positions(int64_t end, Cursor cursor, const Work& work) const {
-    const int low_bits = layout_.low_bits;
-    const uint64_t low_mask = (uint64_t(1) << low_bits) - 1;
-    const int64_t words = (layout_.high_bits + 63) / 64, slots = layout_.k;
-    auto [slot, word, bits] = cursor;
-    for (; slot < slots; slot++) {
-      while (!bits && word + 1 < words) bits = high_word(++word);
-      if (!bits) break;
-      const uint64_t value = field(slot);
-      const int64_t high = word * 64 + __builtin_ctzll(bits) - slot;
-      const int64_t index = high << low_bits | int64_t(value & low_mask);
+    const int64_t inside = slots_inside();
+    if (cursor.slot < inside) cursor = read_slots<true>(end, inside, cursor, work);
+    return cursor.slot < inside ? cursor : read_slots<false>(end, layout_.k, cursor, work);
+  }
+
+  // Stops at the first entry that is not below `end`, at `last_slot`, and behind the last bit.
+  template <bool kInside, class Work>
+  Cursor read_slots(int64_t end, int64_t last_slot, Cursor cursor, const Work& work) const {
+    const int low_bits = layout_.low_bits, width = layout_.width();
+    const uint64_t low_mask = (uint64_t(1) << low_bits) - 1, code_mask = (uint64_t(1) << layout_.bits) - 1;
+    const int64_t words = (layout_.high_bits + 63) / 64;
+    const uint8_t* const fields = payload_ + layout_.at_fields;
+    int64_t slot = cursor.slot, word = cursor.word, offset = word * 64 - slot;
+    uint64_t bits = cursor.bits, at = uint64_t(slot) * uint64_t(width);
+    for (; slot < last_slot; slot++, offset--, at += uint64_t(width), bits &= bits - 1) {
+      if (!bits) {
+        while (!bits && word + 1 < words) bits = high_word(++word);
+        if (!bits) break;
+        offset = word * 64 - slot;
+      }
+      uint64_t value;
+      if (kInside) {
+        std::memcpy(&value, fields + (at >> 3), 8);
+        value >>= at & 7;
+      } else {
+        value = field(slot);
+      }
+      const int64_t index = (offset + __builtin_ctzll(bits)) << low_bits | int64_t(value & low_mask);
       if (index >= end) break;
-      work(index, uint32_t(value >> low_bits));
-      bits &= bits - 1;
+      work(index, uint32_t(value >> low_bits & code_mask));
     }
     return {slot, word, bits};
+  }
+
+  // How many slots' fields lie in the 8 bytes that begin with their first byte, and those in the payload.
+  int64_t slots_inside() const {
+    const int64_t width = layout_.width(), bytes = layout_.end - layout_.at_fields;
+    return width <= 57 && bytes >= 8 ? (bytes - 8) * 8 / width : 0;
   }
 
   uint64_t field(int64_t slot) const {
@@ -169,6 +194,7 @@ int decode_sum(const uint8_t* at, int64_t bytes, int64_t count, int64_t n, float
         cursors[i][part] = sources[i].add(end, cursors[i][part], block, begin);
       finish(passes, block, out, dtype, begin, end - begin, n > kLarge);
     }
+    passes.fence();
   });
   return HGC_OK;
 }

@@ -35,6 +35,8 @@ struct Passes {
                     Candidates* to);
   // out = block, block = 0; past the caches where that is faster.
   void (*flush)(float* block, float* out, size_t n, bool large);
+  // Behind it, what was flushed is there for other threads.
+  void (*fence)();
   // codes[i] += 2 for each of the `count` edges that |x[i]| reaches.
   void (*count_edges)(const float* x, size_t n, const float* edges, size_t count, uint32_t* codes);
   // out[i] += scale * levels[codes[i]], with 2^bits levels.

@@ -62,12 +62,13 @@ HGC_TARGET void flush(float* block, float* out, size_t n, bool large) {
     else
       _mm256_storeu_ps(out + i, sum);
   }
-  if (stream) _mm_sfence();
   for (; i < n; i++) {
     out[i] = block[i];
     block[i] = 0;
   }
 }
+
+HGC_TARGET void fence() { _mm_sfence(); }
 
 // Up to 16 levels are looked up in registers.
 HGC_TARGET void add_levels(const uint8_t* codes, int bits, const float* levels, float scale, float* out,
@@ -94,9 +95,9 @@ HGC_TARGET void add_levels(const uint8_t* codes, int bits, const float* levels, 
 
 }  // namespace
 
-const Passes avx2_passes = {"avx2",        max_magnitude, widen_half, widen_bfloat, narrow_half,
-                            narrow_bfloat, square_sum,    scale,      multiply_add, collect,
-                            flush,         count_edges,   add_levels};
+const Passes avx2_passes = {"avx2",        max_magnitude, widen_half,  widen_bfloat, narrow_half,
+                            narrow_bfloat, square_sum,    scale,       multiply_add, collect,
+                            flush,         fence,         count_edges, add_levels};
 
 }  // namespace hgc
 #endif

@@ -47,14 +47,16 @@ void flush(float* block, float* out, size_t n, bool) {
   std::memset(block, 0, n * sizeof(float));
 }
 
+void fence() {}
+
 void add_levels(const uint8_t* codes, int, const float* levels, float scale, float* out, size_t n) {
   for (size_t i = 0; i < n; i++) out[i] = out[i] + scale * levels[codes[i]];
 }
 
 }  // namespace
 
-const Passes portable_passes = {"portable",    max_magnitude, widen_half, widen_bfloat, narrow_half,
-                                narrow_bfloat, square_sum,    scale,      multiply_add, collect,
-                                flush,         count_edges,   add_levels};
+const Passes portable_passes = {"portable",    max_magnitude, widen_half,  widen_bfloat, narrow_half,
+                                narrow_bfloat, square_sum,    scale,       multiply_add, collect,
+                                flush,         fence,         count_edges, add_levels};
 
 }  // namespace hgc

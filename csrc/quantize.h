@@ -110,6 +110,9 @@ class Quantizer {
     for (size_t i = 0; i < count; i++) residual[index[i]] = values[i] - decode(codes[i]);
   }
 
+  // The value of each code, or null where codes are too many for a table.
+  const float* table() const { return kind_ >= HGC_VALUE_SIGN_MEAN ? value_ : nullptr; }
+
   // Whether a code stands for a finite value.
   bool finite(uint32_t code) const {
     if (kind_ == HGC_VALUE_FLOAT32) return (code & 0x7fffffffu) < 0x7f800000u;
