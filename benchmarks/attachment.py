@@ -15,7 +15,10 @@ import hgc_horovod.torch as hgc
 from hgc_horovod.torch import compressor as attached
 
 CALLS = ("allgather_async", "synchronize")
-ROWS = ("compress", "decompress", "compress + decompress", "both, with Horovod's calls")
+ROWS = (
+    *("compress", "decompress", "compress + decompress", "both, with Horovod's calls"),
+    "both, without Horovod's thread",
+)
 
 
 @contextmanager
@@ -25,6 +28,10 @@ def horovod() -> Iterator[None]:
         hvd.init()
     yield
     hvd.shutdown()
+
+
+def same(handle: Any) -> Any:
+    return handle
 
 
 class Attachment:
@@ -48,17 +55,26 @@ class Attachment:
 
     def run(self, gradient: torch.Tensor) -> list[float]:
         """Seconds of each of ROWS."""
-        for mine, given in zip(self.gradients, gradient, strict=True):
-            mine.copy_(given.view_as(mine))  # `decompress` is going to write there
-        with ExitStack() as patches:
-            for name in CALLS:
-                call = self._timed(getattr(attached.hvd, name))
-                patches.enter_context(mock.patch.object(attached.hvd, name, call))
-            self.inside = 0.0
+        timed = {name: self._timed(getattr(attached.hvd, name)) for name in CALLS}
+        with self._fresh(gradient, timed):
             compress, within = clock(self._compress), self.inside
             decompress = clock(self._decompress)
         own = [compress - within, decompress - (self.inside - within)]
-        return [*own, sum(own), compress + decompress]
+        # What Horovod would do with one rank, at once: its thread then does not run beside us.
+        with self._fresh(gradient, {"allgather_async": lambda payload, **_: payload, "synchronize": same}):
+            alone = clock(self._compress) + clock(self._decompress)
+        return [*own, sum(own), compress + decompress, alone]
+
+    @contextmanager
+    def _fresh(self, gradient: torch.Tensor, calls: dict[str, Callable[..., Any]]) -> Iterator[None]:
+        """With gradients to compress, and `calls` in place of Horovod's."""
+        for mine, given in zip(self.gradients, gradient, strict=True):
+            mine.copy_(given.view_as(mine))  # `decompress` is going to write there
+        self.inside = 0.0
+        with ExitStack() as patches:
+            for name, call in calls.items():
+                patches.enter_context(mock.patch.object(attached.hvd, name, call))
+            yield
 
     def _compress(self) -> None:
         self.sent = [self.compressor.compress(gradient) for gradient in self.gradients]

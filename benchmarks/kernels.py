@@ -1,7 +1,7 @@
 """How long encoding and decoding take, as multiples of adding a gradient, all in one run.
 
     python benchmarks/kernels.py                          measures, and writes results/kernels.json
-    python benchmarks/kernels.py --table                  brings the tables in docs/performance.md and README.md up to date
+    python benchmarks/kernels.py --table                  brings the tables of the documentation up to date
     python benchmarks/kernels.py --sizes 100000 4096 --repetitions 3 --output FILE
 
 What is measured, and how, is told in docs/performance.md.

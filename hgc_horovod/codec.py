@@ -235,13 +235,15 @@ class Codec:
     def _array(self, what: str, values: ArrayLike) -> NDArray[Any]:
         """The values as an array (n,) of float32, float16 or bfloat16."""
         array: NDArray[Any] = np.asarray(values)
-        if array.shape == (self.size,) and _is_taken(array.dtype):
+        if array.dtype in _FLOATS and array.shape == (self.size,):  # by far the most frequent
             return array
         if array.shape != (self.size,) or not floats.is_float(array.dtype):
             raise ValueError(
                 f"{what} of {self.name!r} must be a float array of shape ({self.size},); "
                 f"got {array.dtype}, {array.shape}"
             )
+        if floats.is_bfloat16(array.dtype):
+            return array
         with np.errstate(over="ignore"):  # what overflows becomes an infinity, and is refused as one
             return array.astype(np.float32, copy=False)
 

@@ -15,7 +15,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SIZES = (20_000, 2_048)
 KEY = ("operation", "n", "density", "bits", "distribution")
 FIELDS = {*KEY, "unit", "ratio", "low", "high", "repetitions"}
-ATTACHED = {"compress", "decompress", "compress + decompress", "both, with Horovod's calls"}
+ATTACHED = {
+    *("compress", "decompress", "compress + decompress"),
+    *("both, with Horovod's calls", "both, without Horovod's thread"),
+}
 RIVALS = {
     "encode, portable",
     "encode, 2 threads",

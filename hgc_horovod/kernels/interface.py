@@ -40,7 +40,7 @@ class Sent(NamedTuple):
     cleared, float32 (m,) in the order of the payload's entries (empty without masking)."""
 
     payload: Bytes
-    clip_factor: np.float32
+    clip_factor: float
     masked_momentum: Floats
 
 

@@ -113,8 +113,9 @@ class NativeKernels:
         step = plan.step
         gradient, step.gradient = _readable(gradient)
         step.gradient_dtype = _DTYPES.get(gradient.dtype, _BFLOAT16)
-        step.weight = None
-        if decay is not None:
+        if decay is None:
+            step.weight = None
+        else:
             weight, step.weight = _readable(decay.weight)
             step.weight_dtype = _DTYPES.get(weight.dtype, _BFLOAT16)
             step.weight_decay = decay.factor
@@ -130,7 +131,7 @@ class NativeKernels:
         state.momentum, state.plan = plan.momentum, plan
         self.encodes += 1
         self.rescans += step.scans - 1
-        return Sent(payload, np.float32(step.clip_factor), masked[: step.sent] if plan.masking else masked)
+        return Sent(payload, step.clip_factor, masked[: step.sent] if plan.masking else masked)
 
     def decode_sum(self, payloads: Bytes, count: int, out: NDArray[Any], factor: float) -> None:
         flat = np.ascontiguousarray(payloads)
@@ -189,7 +190,8 @@ def _address(array: NDArray[Any]) -> int:
 
 def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
     """The array, or a copy where it is not contiguous or not aligned, and its address."""
-    array = np.ascontiguousarray(array)
+    if not array.flags.c_contiguous:
+        array = np.ascontiguousarray(array)
     address = _address(array)
     if address % array.itemsize:
         array = array.copy()
@@ -200,5 +202,5 @@ def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
 def _check(status: int) -> None:
     if status == library.NO_MEMORY:
         raise MemoryError("the native kernels could not get scratch memory")
-    if status != library.OK:
+    if status:
         raise AssertionError(f"the native kernels returned {status}")

@@ -92,14 +92,14 @@ def updated(
     gradient: NDArray[Any],
     decay: Decay | None,
     world_size: int,
-    clip_factor: np.float32 | None = None,
-) -> tuple[Floats, np.float32]:
+    clip_factor: float | None = None,
+) -> tuple[Floats, float]:
     """The gradient after clipping and weight decay, and the clip factor (found, unless given)."""
     update = floats.widen(gradient)
     if clip_factor is None:
-        clip_factor = feedback.clip_factor(update, world_size)
+        clip_factor = float(feedback.clip_factor(update, world_size))
     if clip_factor != 1:
-        update = update * clip_factor
+        update = update * np.float32(clip_factor)
     if decay is not None:
         update = update + np.float32(decay.factor) * floats.widen(decay.weight)
     return update, clip_factor

@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import horovod.torch as hvd
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -44,13 +43,14 @@ class _Dense(NamedTuple):
 
 
 class _Compressed(NamedTuple):
-    """A gradient whose payload is being gathered. `entries` still hold what was encoded; they are the
-    gradient's own memory where that is possible."""
+    """A gradient whose payload is being gathered. `entries` still hold what was encoded; whether they are the
+    gradient's `own` memory or a copy."""
 
     slot: Slot
     codec: Codec
     gradient: torch.Tensor
     entries: NDArray[Any]
+    own: bool
     handle: int
     finite: bool
     weight_decay: float
@@ -119,7 +119,7 @@ class Compressor:
             self._check_stranger(gradient)
         else:
             slot.in_flight = True
-        if slot is None or not gradient.is_floating_point() or slot.is_dense(self.method, gradient):
+        if slot is None or not slot.floating or slot.is_dense(self.method, gradient):
             return tensors.to_wire(gradient, self.method.dense.fp16), _Dense(slot, gradient)
         return self._compress(slot, gradient)
 
@@ -157,20 +157,21 @@ class Compressor:
         terms = self._terms.of(slot.parameter)
         codec = self._codec(slot, terms)
         decay = terms.weight_decay / self._scale
-        entries, finite = tensors.to_numpy(gradient), True
+        entries, own = tensors.to_numpy(gradient)
+        finite = True
         try:
-            payload = codec.encode(entries, *self._decayed(slot, decay))
+            payload = codec.encode(entries, _weight(slot, decay), decay)
         except NonFiniteError:
             finite, payload = False, codec.encode_nothing()
         numbers = control.vector(gradient, finite=finite, first=self._rank == 0)
-        slot.traffic.encode_seconds += time.perf_counter() - start
         sent = payload.nbytes + numbers.nbytes
         slot.traffic.count(codec.size, sent, sent)
+        slot.traffic.encode_seconds += time.perf_counter() - start
         handle = hvd.allgather_async(
             torch.from_numpy(payload), name=f"{self._prefix}.{slot.name}", process_set=self.process_set
         )
         slot.step += 1
-        return numbers, _Compressed(slot, codec, gradient, entries, handle, finite, decay)
+        return numbers, _Compressed(slot, codec, gradient, entries, own, handle, finite, decay)
 
     def _finish_compressed(self, reduced: torch.Tensor, context: _Compressed) -> torch.Tensor:
         slot, codec, gradient = context.slot, context.codec, context.gradient
@@ -183,17 +184,16 @@ class Compressor:
         if not shared.finite:
             slot.step -= 1
             if context.finite:
-                codec.undo(context.entries, *self._decayed(slot, context.weight_decay))
+                codec.undo(context.entries, _weight(slot, context.weight_decay), context.weight_decay)
             return tensors.writable(gradient).fill_(float("nan"))
 
         self._scale = shared.scale
         missing = self._terms.of(slot.parameter).weight_decay / shared.scale - context.weight_decay
         if missing:  # the op was not known yet when this gradient was encoded
-            codec.amend(missing * floats.widen(tensors.to_numpy(slot.parameter)))
-        direct = tensors.is_direct(gradient)
-        out = context.entries if direct else None
+            codec.amend(missing * floats.widen(tensors.to_numpy(slot.parameter)[0]))
+        out = context.entries if context.own else None
         mean = codec.decode_gathered(gathered.numpy(), self._world, out, shared.scale / self._world)
-        result = gradient if direct else tensors.fill(gradient, mean)
+        result = gradient if context.own else tensors.fill(gradient, mean)
         slot.traffic.decode_seconds += time.perf_counter() - ready
         return result
 
@@ -226,16 +226,12 @@ class Compressor:
                 self._kernels,
             )
             if slot.momentum is not None:
-                slot.codec.momentum, slot.momentum = tensors.to_numpy(slot.momentum), None
+                slot.codec.momentum, slot.momentum = tensors.to_numpy(slot.momentum)[0], None
         slot.codec.step = slot.step
         feedback = slot.codec.method.feedback
         if (feedback.momentum, feedback.nesterov) != (terms.momentum, terms.nesterov):
             slot.codec.method = self.method.with_feedback(momentum=terms.momentum, nesterov=terms.nesterov)
         return slot.codec
-
-    @staticmethod
-    def _decayed(slot: Slot, weight_decay: float) -> tuple[np.ndarray | None, float]:
-        return (tensors.to_numpy(slot.parameter) if weight_decay else None), weight_decay
 
     def _check_sparse(self, reduced: torch.Tensor) -> None:
         for slot in self._parameters.with_sparse_gradient(reduced.shape):
@@ -259,6 +255,11 @@ class Compressor:
                 "and is sent uncompressed",
                 stacklevel=3,
             )
+
+
+def _weight(slot: Slot, weight_decay: float) -> NDArray[Any] | None:
+    """The parameter's entries, where they are needed."""
+    return tensors.to_numpy(slot.parameter)[0] if weight_decay else None
 
 
 def _reduces(process_set: Any) -> bool:

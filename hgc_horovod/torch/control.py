@@ -31,8 +31,9 @@ class Shared(NamedTuple):
 def vector(like: torch.Tensor, *, finite: bool, first: bool) -> torch.Tensor:
     """This rank's numbers, in the dtype and on the device that Horovod would reduce `like` in."""
     numbers = torch.from_numpy(_NUMBERS[finite, first].copy())
-    dtype = wire_dtype(like.dtype)
-    return numbers if dtype == torch.float32 and not like.is_cuda else numbers.to(like.device, dtype)
+    if like.dtype is torch.float32 and not like.is_cuda:
+        return numbers
+    return numbers.to(like.device, wire_dtype(like.dtype))
 
 
 def read(reduced: torch.Tensor, world_size: int) -> Shared:
@@ -43,5 +44,7 @@ def read(reduced: torch.Tensor, world_size: int) -> Shared:
             "process_set must be the one that DistributedOptimizer was given: the compressor's "
             f"has {world_size} ranks, and the optimizer reduces over others"
         )
-    exact = (wanted for wanted in (1.0, float(world_size)) if abs(scale - wanted) < 0.01 * wanted)
-    return Shared(next(exact, scale), not broken)
+    for wanted in (1.0, float(world_size)):
+        if abs(scale - wanted) < 0.01 * wanted:
+            scale = wanted
+    return Shared(scale, not broken)

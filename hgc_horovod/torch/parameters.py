@@ -27,6 +27,7 @@ class Slot:
     codec: Codec | None = None
     momentum: torch.Tensor | None = None
     in_flight: bool = False
+    floating: bool = field(init=False)
     traffic: Traffic = field(init=False)
     _finally_dense: bool | None = None
 
@@ -40,6 +41,7 @@ class Slot:
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(self.name)
+        self.floating = self.parameter.is_floating_point()
 
 
 class Parameters:

@@ -24,18 +24,19 @@ def to_wire(gradient: torch.Tensor, fp16: bool) -> torch.Tensor:
     return gradient.contiguous().to(torch.float16 if half else wire_dtype(gradient.dtype))
 
 
-def is_direct(tensor: torch.Tensor) -> bool:
-    """Whether the codec can read and write the tensor's own memory."""
-    return tensor.is_contiguous() and tensor.dtype in _TAKEN and not tensor.is_cuda
+def to_numpy(tensor: torch.Tensor) -> tuple[NDArray[Any], bool]:
+    """The entries in logical order (n,) as the codec takes them, float32, float16 or bfloat16, and whether
+    they are the tensor's own memory or a copy."""
+    if tensor.is_contiguous() and tensor.dtype in _TAKEN:
+        try:
+            return _flat(tensor), True
+        except (TypeError, RuntimeError):  # on a GPU, or part of a graph
+            pass
+    copy = tensor.detach().to("cpu", tensor.dtype if tensor.dtype in _TAKEN else torch.float32)
+    return _flat(copy.contiguous()), copy.data_ptr() == tensor.data_ptr() and copy.is_contiguous()
 
 
-def to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
-    """The entries in logical order (n,) as the codec takes them, float32, float16 or bfloat16: the tensor's
-    own memory where it `is_direct`, else a copy."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if not is_direct(tensor):
-        tensor = tensor.to("cpu", tensor.dtype if tensor.dtype in _TAKEN else torch.float32).contiguous()
+def _flat(tensor: torch.Tensor) -> NDArray[Any]:
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().reshape(-1).view(floats.BFLOAT16)
     return tensor.numpy().reshape(-1)
