@@ -20,6 +20,7 @@ THREAD_GRAIN = 1 << 18  # entries that are worth a thread of their own
 _Memory = ctypes.c_char * 0
 _BFLOAT16 = 2
 _DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}
+_QUANTIZERS = ("float32", "bfloat16", "sign_mean", "geometric")  # what the library knows
 _NOTHING = np.zeros(0, np.float32)
 
 
@@ -106,7 +107,7 @@ class NativeKernels:
     ) -> Sent | None:
         plan: _Plan | None = state.plan
         if plan is None or not plan.fits(method, k, state, world_size):
-            if method.selector.kind != "top_k":
+            if method.selector.kind != "top_k" or method.quantizer.kind not in _QUANTIZERS:
                 return self._reference.encode(method, k, state, gradient, decay, world_size)
             plan = _Plan(self._calls, method, k, state, world_size)
             plan.step.path, plan.step.threads = self._path, self._threads(state.residual.size)

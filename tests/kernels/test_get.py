@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -199,3 +200,19 @@ def test_a_codec_can_be_duplicated(chosen, duplicate):
     assert same_bits(codec.encode(gaussian(300, 1)), other.encode(gaussian(300, 1)))
     assert same_bits(codec.residual, other.residual)
     assert not np.shares_memory(codec.residual, other.residual)
+
+
+class First:
+    """A selector of a user's own: the first k nonzero entries."""
+
+    kind, density = "first", 0.25
+
+    def select(self, values: np.ndarray, k: int) -> np.ndarray:
+        return np.flatnonzero(values)[:k]
+
+
+def test_parts_that_the_library_does_not_know_are_the_references():
+    method = replace(hybrid(0.25), selector=First())
+    payloads = [Codec(method, 40, kernels=kind).encode(gaussian(40)) for kind in (REFERENCE, NativeKernels())]
+    assert same_bits(*payloads)
+    assert np.flatnonzero(Codec(method, 40).decode_sum(payloads[1:])).tolist() == list(range(10))

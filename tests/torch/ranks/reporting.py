@@ -61,6 +61,7 @@ def case_bytes(bits: int, dtype: torch.dtype = torch.float32, itemsize: int = 4)
     assert f"{report.total.ratio:.1f} over the whole model" in str(report)
     assert f"{report.total.compressed_ratio:.1f} on the compressed" in str(report)
     assert all(name in str(report) for name in SHAPES)
+    assert report.kernels.startswith(("cpu (", "reference (")) and f"kernels: {report.kernels}" in str(report)
     assert f"bits={bits}" in repr(compressor) and "3 of 4 tensors" in repr(compressor)
     before = report.total.sent_bytes
     for _ in reduced(optimizer, backward(model), range(1)):
