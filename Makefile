@@ -4,6 +4,7 @@
 # make sanitize        runs the kernels' tests under AddressSanitizer and UBSan; ARGS=thread: ThreadSanitizer
 # make emulate-avx512  runs them with the AVX-512 passes on a machine without AVX-512; needs SIMDe's headers
 # make fuzz            feeds the native decoder mutated payloads for ten minutes; needs clang
+# make setup, make lint, make clean: the parts of `make test`, and removing what they made
 # Built wheels are kept in CACHE, outside the tree, so that only the first run takes minutes.
 
 VENV ?= .venv
@@ -49,4 +50,4 @@ fuzz: setup  ## ARGS=SECONDS
 	@PYTHON=$(VENV)/bin/python sh scripts/fuzz.sh $(ARGS)
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build *.egg-info hgc_horovod/kernels/_hgc*.so .pytest_cache .mypy_cache .ruff_cache .hypothesis

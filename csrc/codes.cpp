@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 
+#include "environment.h"
 #include "hgc.h"
 #include "parallel.h"
 #include "passes.h"
@@ -32,6 +33,7 @@ inline uint64_t spread(uint64_t word, int bits) {
 
 // Eight codes take `bits` bytes. A whole word is written and read where the range has that many left.
 void pack(const uint8_t* codes, Range range, int bits, uint8_t* packed) {
+  const uint64_t low_bits = 0x0101010101010101u * ((uint64_t(1) << bits) - 1);  // of each byte
   const size_t size =
       (range.end * size_t(bits) + 7) / 8;  // where the range's bytes end: it begins at a multiple of 8
   for (size_t i = range.begin; i < range.end; i += 8) {
@@ -41,7 +43,7 @@ void pack(const uint8_t* codes, Range range, int bits, uint8_t* packed) {
       std::memcpy(&word, codes + i, 8);
     else
       std::memcpy(&word, codes + i, range.end - i);
-    word = squeeze(word, bits);
+    word = squeeze(word & low_bits, bits);
     if (size - at >= 8)
       std::memcpy(packed + at, &word, 8);
     else
@@ -99,6 +101,7 @@ extern "C" int hgc_pack_codes(const uint8_t* codes, int64_t n, int32_t bits, uin
 
 extern "C" int hgc_add_codes(const uint8_t* packed, int64_t n, int32_t bits, const float* levels,
                              const float* scales, int64_t bucket, float* out, int32_t path, int32_t threads) {
+  const hgc::Environment environment;
   return hgc::in_ranges(n, threads, [&](hgc::Range range) {
     hgc::add(packed, range, size_t(n), bits, levels, scales, size_t(bucket), out, hgc::passes_of(path));
   });

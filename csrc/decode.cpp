@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bits.h"
+#include "environment.h"
 #include "hgc.h"
 #include "layout.h"
 #include "parallel.h"
@@ -205,6 +206,7 @@ int decode_sum(const uint8_t* at, int64_t bytes, int64_t count, int64_t n, float
 extern "C" int hgc_decode_sum(const uint8_t* payloads, int64_t bytes, int64_t count, int64_t n, float factor,
                               void* out, int32_t out_dtype, int32_t path, int32_t threads) {
   try {
+    const hgc::Environment environment;
     return hgc::decode_sum(payloads, bytes, count, n, factor, out, out_dtype, hgc::passes_of(path), threads);
   } catch (const std::bad_alloc&) {
     return HGC_NO_MEMORY;

@@ -47,6 +47,8 @@ const Passes& passes_of(int32_t path) {
 
 }  // namespace hgc
 
+extern "C" int32_t hgc_version(void) { return HGC_VERSION; }
+
 extern "C" const char* hgc_paths(void) {
   static const std::string names = [] {
     std::string joined;
@@ -55,11 +57,4 @@ extern "C" const char* hgc_paths(void) {
     return joined;
   }();
   return names.c_str();
-}
-
-extern "C" int32_t hgc_path(const char* name) {
-  const auto& paths = hgc::runnable();
-  for (size_t i = 0; i < paths.size(); i++)
-    if (!std::strcmp(paths[i]->name, name)) return int32_t(i);
-  return -1;
 }

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "bits.h"
+#include "environment.h"
 #include "hgc.h"
 #include "layout.h"
 #include "parallel.h"
@@ -41,19 +42,25 @@ class Encoder {
     step_.scans = 1;
     if (!update_.clip()) return HGC_NON_FINITE;
     layout_.write_header(payload);
-    float threshold = 0;
-    if (layout_.all)
-      in_parts([&](Part& part) { send_all(part, payload); });
-    else
-      threshold = update();
-    if (!finite()) {
-      in_parts([&](Part& part) { update_.take_back(part.begin, part.end, part.added, part.moved); });
-      return HGC_NON_FINITE;
+    try {
+      float threshold = 0;
+      if (layout_.all)
+        in_parts([&](Part& part) { send_all(part, payload); });
+      else
+        threshold = update();
+      if (!finite()) {
+        in_parts([&](Part& part) { take_back(part); });
+        return HGC_NON_FINITE;
+      }
+      if (!layout_.all) choose(threshold);
+    } catch (const std::bad_alloc&) {  // nothing was taken out of the residual yet
+      for (const Part& part : parts_) take_back(part);
+      throw;
     }
     if (layout_.all)
       finish_all(payload);
     else
-      pack(payload, threshold);
+      pack(payload);
     return HGC_OK;
   }
 
@@ -63,11 +70,13 @@ class Encoder {
     for_each(parts_.size(), [&](size_t i) { work(parts_[i]); });
   }
 
+  void take_back(const Part& part) const { update_.take_back(part.begin, part.end, part.added, part.moved); }
+
   // Add the step to the residual, and collect at least k candidates, or all nonzero entries where those are
   // fewer. No candidate is below what is returned.
   float update() {
     for (Part& part : parts_)
-      part.hold(std::min(2 * (k_ / parts_.size()) + 1024, part.end - part.begin + kSpare));
+      part.hold(std::min(2 * (k_ / parts_.size()) + 1024, part.end - part.begin + kWidth));
     Threshold guess(step_, n_, k_);
     float threshold = guess.first();
     in_parts([&](Part& part) { update(part, threshold); });
@@ -88,7 +97,6 @@ class Encoder {
       float nothing[kBlock];  // in place of the residual where none is kept
       if (!step_.keep) std::fill_n(nothing, count, 0.0f);
       const size_t done = collect(part, step_.keep ? step_.residual + at : nothing, x, at, count, threshold);
-      part.added = at + done;
       if (done < count) return;
       update_.store_velocity(at, count, next);
       part.moved = at + count;
@@ -106,8 +114,9 @@ class Encoder {
     for (size_t done = 0;;) {
       done += update_.passes().collect(residual + done, x ? x + done : nullptr, count - done, threshold,
                                        uint32_t(at + done), &part.found);
-      if (done == count || part.found.count + kSpare <= part.found.capacity) return done;
-      if (part.found.count < k_ + kSpare)  // the buffer is full
+      if (x) part.added = at + done;
+      if (done == count || part.found.count + kWidth <= part.found.capacity) return done;
+      if (part.found.count < k_ + kWidth)  // the buffer is full
         part.hold(std::min(2 * part.found.capacity, 2 * k_ + 1024));
       else  // and what is below its k largest is out of the race
         threshold =
@@ -125,20 +134,21 @@ class Encoder {
     return count;
   }
 
-  void pack(uint8_t* payload, float threshold) {
-    std::vector<Candidates> lists;
-    for (const Part& part : parts_) lists.push_back(part.found);
-    const Extremes reach =
-        keep_largest(update_.passes(), lists.data(), lists.size(), k_, float_bits(threshold));
+  void choose(float threshold) {
+    for (const Part& part : parts_) lists_.push_back(part.found);
+    reach_ = keep_largest(update_.passes(), lists_.data(), lists_.size(), k_, float_bits(threshold));
+  }
+
+  void pack(uint8_t* payload) {
     Quantizer quantizer(layout_.value_kind, layout_.bits);
-    quantizer.fit(lists.data(), lists.size(), reach);
-    step_.hint = bits_float(reach.least);
+    quantizer.fit(lists_.data(), lists_.size(), reach_);
+    step_.hint = bits_float(reach_.least);
     std::memcpy(payload + layout_.at_scales, quantizer.scales(), 4 * size_t(layout_.scale_count));
 
     BitSetter high(payload + layout_.at_high, payload + layout_.at_fields);
     FieldWriter fields(payload + layout_.at_fields, payload + layout_.end);
     size_t slot = 0;
-    for (const Candidates& list : lists)
+    for (const Candidates& list : lists_)
       for (size_t at = 0; at < list.count;) {
         const size_t count = std::min(kChunk, list.count - at);
         const uint32_t* index = list.index + at;
@@ -229,17 +239,18 @@ class Encoder {
   Update update_;
   const size_t n_, k_;
   std::vector<Part> parts_;
+  std::vector<Candidates> lists_;  // what is sent, part by part
+  Extremes reach_{};
 };
 
 }  // namespace
 }  // namespace hgc
 
-extern "C" int64_t hgc_step_bytes(void) { return sizeof(hgc_step); }
-
 extern "C" int64_t hgc_payload_bytes(const hgc_format* format) { return hgc::Layout(*format).end; }
 
 extern "C" int hgc_encode(const hgc_format* format, hgc_step* step, uint8_t* payload) {
   try {
+    const hgc::Environment environment;
     return hgc::Encoder(hgc::Layout(*format), *step).run(payload);
   } catch (const std::bad_alloc&) {
     return HGC_NO_MEMORY;

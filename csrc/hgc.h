@@ -1,8 +1,9 @@
 /* The native kernels' interface: pointers, sizes and a thread count, and nothing of Python or a framework.
  *
  * Every call gives the bytes of the NumPy reference (hgc_horovod/core), whatever the path and the number of
- * threads. No call throws or prints; a calling thread keeps some scratch memory. Arrays hold n entries unless
- * a comment says otherwise and are aligned to their type. docs/wire-format.md defines the payload. */
+ * threads. Encoding and decoding neither throw nor print; a calling thread keeps some scratch memory. Arrays
+ * hold n entries unless a comment says otherwise and are aligned to their type. docs/wire-format.md defines
+ * the payload. */
 #pragma once
 
 #include <stdint.h>
@@ -26,7 +27,7 @@ enum hgc_status {
   HGC_OK = 0,
   HGC_NON_FINITE = 1, /* a value is or would become a NaN or an infinity; the step was taken back */
   HGC_DAMAGED = 2,    /* the payload is not one that an encoder writes; nothing was written */
-  HGC_NO_MEMORY = 3   /* scratch memory could not be had; what was written is undefined */
+  HGC_NO_MEMORY = 3   /* scratch memory could not be had; a step was taken back */
 };
 
 /* What a payload's header says: k slots for n entries, and how values are written. */
@@ -55,8 +56,9 @@ typedef struct {
   int32_t path, threads;
 } hgc_step;
 
-/* sizeof(hgc_step), by which a caller of another version of this header is told. */
-HGC_API int64_t hgc_step_bytes(void);
+/* The version of this interface: raised with every change of it. */
+#define HGC_VERSION 1
+HGC_API int32_t hgc_version(void);
 
 /* The size of a payload in bytes. */
 HGC_API int64_t hgc_payload_bytes(const hgc_format* format);
@@ -75,10 +77,9 @@ HGC_API int hgc_pack_codes(const uint8_t* codes, int64_t n, int32_t bits, uint8_
 HGC_API int hgc_add_codes(const uint8_t* packed, int64_t n, int32_t bits, const float* levels,
                           const float* scales, int64_t bucket, float* out, int32_t path, int32_t threads);
 
-/* The paths that this machine can run, best first, separated by commas; and a path's number for the calls
- * above, or -1 where this machine or build does not have it. */
+/* The paths that this machine can run, best first, separated by commas. A path's number in the calls above is
+ * its place in that list. */
 HGC_API const char* hgc_paths(void);
-HGC_API int32_t hgc_path(const char* name);
 
 #ifdef __cplusplus
 }

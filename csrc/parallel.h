@@ -23,8 +23,8 @@ inline std::vector<Range> cut(size_t n, int threads, size_t grain) {
   return ranges;
 }
 
-// work(i) for each i below `count`, each on a thread of its own, or on the caller's where none can be had.
-// The first exception of any of them is thrown again here.
+// work(i) for each i below `count`, at least 1, each on a thread of its own, or on the caller's where none
+// can be had. The first exception of any of them is thrown again here.
 template <class Work>
 void for_each(size_t count, const Work& work) {
   if (count == 1) return work(0);
@@ -45,7 +45,7 @@ void for_each(size_t count, const Work& work) {
       guarded(i);
     }
   }
-  if (count) guarded(0);
+  guarded(0);
   for (std::thread& thread : threads) thread.join();
   for (const std::exception_ptr& error : errors)
     if (error) std::rethrow_exception(error);

@@ -9,8 +9,6 @@
 
 namespace hgc {
 
-constexpr size_t kSpare = 64;  // entries of room that `Passes::collect` needs to go on
-
 // Room for candidates. It stays with the calling thread from call to call: fresh memory would cost more in
 // page faults than all that is done in it.
 struct Store {

@@ -15,6 +15,8 @@ struct Candidates {
   size_t count, capacity;
 };
 
+constexpr size_t kWidth = 64;  // entries that `collect` does at once, and the room that it needs to go on
+
 struct Passes {
   const char* name;
   // The largest magnitude as the bits of a float; 0x7f800000 and above mean an infinity or a NaN.
@@ -48,7 +50,7 @@ extern const Passes portable_passes;
 extern const Passes avx2_passes, avx512_passes;
 #endif
 
-// The passes of a path's number, as hgc_path gives it.
+// The passes of a path's number: its place in what hgc_paths lists.
 const Passes& passes_of(int32_t path);
 
 }  // namespace hgc

@@ -1,11 +1,7 @@
 // Included once for each instruction set, inside an anonymous namespace that defines HGC_TARGET and
-//   hits(float *residual, const float *x, float threshold, uint64_t *mask) -> bool: adds x (where not null)
-//   to
-//     kWidth entries and sets a bit for each of them whose magnitude reaches the threshold; or returns false
-//     and writes nothing where one is not finite.
-// The plain loops are vectorized by the compiler for the target.
-
-constexpr size_t kWidth = 64;
+// hits(residual, x, threshold, mask), which adds x, where it is not null, to kWidth entries and sets a bit of
+// the mask for each of them whose magnitude reaches the threshold; or returns false and writes nothing where
+// one is not finite. The plain loops are vectorized by the compiler for the target.
 
 HGC_TARGET uint32_t max_magnitude(const float* x, size_t n) {
   uint32_t most = 0;

@@ -24,7 +24,7 @@ class NonFiniteError(ValueError):
 
 
 class Codec:
-    """Compresses one tensor's gradients from step to step.
+    """Compresses one tensor's gradients from step to step, on one thread at a time.
 
     Args:
         method: what to send; may be replaced between steps through the attribute of that name.
@@ -68,7 +68,7 @@ class Codec:
     @method.setter
     def method(self, method: Method) -> None:
         if self._method.feedback.keep and not method.feedback.keep:
-            self._state.residual = np.zeros(self.size, np.float32)
+            self._state.residual, self._sent = np.zeros(self.size, np.float32), None
         self._method, self._final_k = method, None
 
     @property
@@ -79,7 +79,7 @@ class Codec:
 
     @residual.setter
     def residual(self, values: ArrayLike) -> None:
-        self._state.residual = self._float32("residual", values).copy()
+        self._state.residual, self._sent = self._float32("residual", values).copy(), None
 
     @property
     def momentum(self) -> Floats | None:
@@ -89,6 +89,7 @@ class Codec:
     @momentum.setter
     def momentum(self, values: ArrayLike | None) -> None:
         self._state.momentum = None if values is None else self._float32("momentum", values).copy()
+        self._sent = None
 
     def encode(
         self, gradient: ArrayLike, weight: ArrayLike | None = None, weight_decay: float = 0.0

@@ -6,6 +6,7 @@ import functools
 import logging
 import os
 
+from ..core import check
 from . import library
 from .interface import Decay, Kernels, Sent, State
 from .native import NativeKernels
@@ -23,21 +24,26 @@ def get(name: str = "auto", threads: int = 1) -> Kernels:
             built and NumPy's elsewhere. The environment variable HGC_KERNELS decides what "auto" is.
         threads: the most threads that native kernels use for one tensor.
     """
-    chosen = os.environ.get("HGC_KERNELS", "auto") if name == "auto" else name
-    if chosen == "reference" or (chosen == "auto" and library.find() is None):
-        if chosen == "auto":
-            _notice()
-        return ReferenceKernels()
-    if chosen in ("auto", "cpu"):
+    chosen = (os.environ.get("HGC_KERNELS") or "auto") if name == "auto" else name
+    if chosen not in ("auto", "cpu", "reference"):
+        origin = "HGC_KERNELS" if name == "auto" else "name"
+        raise ValueError(f'{origin} must be "auto", "reference" or "cpu"; got {chosen!r}')
+    if chosen == "cpu":
         return NativeKernels(threads)
-    origin = "HGC_KERNELS" if name == "auto" else "name"
-    raise ValueError(f'{origin} must be "auto", "reference" or "cpu"; got {chosen!r}')
+    if chosen == "auto":
+        check.whole("threads", threads, 1)
+        try:
+            library.load()
+            return NativeKernels(threads)
+        except ValueError as error:
+            _notice(str(error))
+    return ReferenceKernels()
 
 
 @functools.cache
-def _notice() -> None:
+def _notice(reason: str) -> None:
     log.warning(
-        "hgc_horovod: the native kernels were not built, for want of a C++17 compiler; NumPy's give the same "
-        "bytes but take many times longer. Install a compiler and hgc-horovod again, or set "
-        "HGC_KERNELS=reference to be rid of this notice."
+        "hgc_horovod: %s. NumPy's kernels run instead: they give the same bytes but take many times longer. "
+        "HGC_KERNELS=reference silences this notice.",
+        reason,
     )

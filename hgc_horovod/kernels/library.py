@@ -6,8 +6,10 @@ import ctypes
 import functools
 import os
 from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_void_p
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+VERSION = 1  # HGC_VERSION of csrc/hgc.h
 OK, NON_FINITE, DAMAGED, NO_MEMORY = range(4)
 
 
@@ -57,22 +59,29 @@ def find() -> Path | None:
     other = os.environ.get("HGC_LIBRARY")
     if other:
         return Path(other)
-    return next(iter(sorted(Path(__file__).parent.glob("_hgc*.so"))), None)
+    path = Path(__file__).with_name(f"_hgc{EXTENSION_SUFFIXES[0]}")
+    return path if path.exists() else None
 
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The library with its calls declared. ValueError where it is not there, or of another version."""
+    """The library with its calls declared. ValueError where it is not there, or cannot be used."""
     path = find()
     if path is None:
         raise ValueError(
             "the native kernels were not built with this installation; install a C++17 compiler and "
             'hgc-horovod again, or use kernels.get("reference")'
         )
-    library = ctypes.CDLL(str(path))
-    library.hgc_step_bytes.restype = c_int64
-    if library.hgc_step_bytes() != ctypes.sizeof(Step):
-        raise ValueError(f"{path} was built from another version of csrc; install hgc-horovod again")
+    try:
+        library = ctypes.CDLL(str(path))
+        version = library.hgc_version()
+    except (OSError, AttributeError) as error:
+        raise ValueError(f"the native kernels cannot be loaded: {error}") from error
+    if version != VERSION:
+        raise ValueError(
+            f"{path} has version {version} of the kernels' interface, and {VERSION} is needed; install "
+            "hgc-horovod again"
+        )
     library.hgc_paths.restype = c_char_p
     library.hgc_payload_bytes.restype = c_int64
     library.hgc_payload_bytes.argtypes = (c_void_p,)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import bits, check, wire
+from ..core.feedback import Feedback
 from ..core.method import Method
+from ..core.quantize import BFloat16, Float32, Geometric, SignMean
+from ..core.select import TopK
 from ..core.types import Bytes, Floats
 from . import library
 from .interface import Decay, Sent, State, check_codes
@@ -20,46 +23,61 @@ THREAD_GRAIN = 1 << 18  # entries that are worth a thread of their own
 _Memory = ctypes.c_char * 0
 _BFLOAT16 = 2
 _DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1}
-_QUANTIZERS = ("float32", "bfloat16", "sign_mean", "geometric")  # what the library knows
+_KNOWN = {TopK, Float32, BFloat16, SignMean, Geometric, Feedback}  # the parts that are in the library
 _NOTHING = np.zeros(0, np.float32)
+
+
+class _Key(NamedTuple):
+    """What a plan was made for."""
+
+    kernels: NativeKernels
+    method: Method
+    k: int
+    world_size: int
+    residual: Floats
+    momentum: Floats | None
 
 
 class _Plan:
     """The part of a call that stays the same from step to step, so that small tensors are not dominated by
-    putting it together."""
+    putting it together. `before`: the plan of the last step, if there was one."""
 
-    def __init__(self, calls: ctypes.CDLL, method: Method, k: int, state: State, world_size: int) -> None:
-        self.momentum = state.momentum
-        if method.feedback.momentum and self.momentum is None:
-            self.momentum = np.zeros(state.residual.size, np.float32)
-        self._key = (method, k, state.residual, self.momentum, world_size)
-        feedback, quantizer, size = method.feedback, method.quantizer, state.residual.size
-        method_id = wire.METHOD_IDS.get(method.name, 0)
-        self._format = library.Format(size, k, method_id, quantizer.wire_id, quantizer.bits)
+    def __init__(self, key: _Key, calls: ctypes.CDLL, before: _Plan | None) -> None:
+        feedback, quantizer, size = key.method.feedback, key.method.quantizer, key.residual.size
+        self.momentum = key.momentum
+        if feedback.momentum and self.momentum is None:
+            self.momentum = np.zeros(size, np.float32)
+        self._key = key._replace(momentum=self.momentum)
+        self.masking = feedback.masking and feedback.momentum > 0
+        method_id = wire.METHOD_IDS.get(key.method.name, 0)
+        self._format = library.Format(size, key.k, method_id, quantizer.wire_id, quantizer.bits)
         self.format_address = ctypes.addressof(self._format)
         self.payload_bytes: int = calls.hgc_payload_bytes(self.format_address)
         self.step = library.Step(
             momentum=feedback.momentum,
             nesterov=feedback.nesterov,
-            masking=feedback.masking and feedback.momentum > 0,
+            masking=self.masking,
             keep=feedback.keep,
             clip=feedback.clip or 0.0,
-            sqrt_world=math.sqrt(world_size),
-            residual=_address(state.residual),
+            sqrt_world=math.sqrt(key.world_size),
+            residual=_address(key.residual),
         )
         self.step_address = ctypes.addressof(self.step)
-        self.masking = feedback.masking and feedback.momentum > 0
         if feedback.momentum and self.momentum is not None:
             self.step.velocity = _address(self.momentum)
+        if before is not None and before._key.k == key.k:
+            for name in ("hint", "caution", "turn"):
+                setattr(self.step, name, getattr(before.step, name))
 
-    def fits(self, method: Method, k: int, state: State, world_size: int) -> bool:
+    def fits(self, key: _Key) -> bool:
         was = self._key
         return (
-            was[0] is method
-            and was[1] == k
-            and was[2] is state.residual
-            and was[3] is state.momentum
-            and was[4] == world_size
+            was.residual is key.residual
+            and was.momentum is key.momentum
+            and was.method is key.method
+            and was.k == key.k
+            and was.world_size == key.world_size
+            and was.kernels is key.kernels
         )
 
 
@@ -82,6 +100,7 @@ class NativeKernels:
         names = self._calls.hgc_paths().decode().split(",")
         if path is not None and path not in names:
             raise ValueError(f"path must be one that this machine can run, {', '.join(names)}; got {path!r}")
+        self._asked = path  # on another machine the best may be another one
         self.path = path or names[0]
         self._path = names.index(self.path)
         self._grain = check.whole("grain", grain, 1)
@@ -89,7 +108,7 @@ class NativeKernels:
         self.encodes = self.rescans = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NativeKernels, (self.threads, self.path, self._grain)
+        return NativeKernels, (self.threads, self._asked, self._grain)
 
     @property
     def description(self) -> str:
@@ -106,10 +125,12 @@ class NativeKernels:
         world_size: int,
     ) -> Sent | None:
         plan: _Plan | None = state.plan
-        if plan is None or not plan.fits(method, k, state, world_size):
-            if method.selector.kind != "top_k" or method.quantizer.kind not in _QUANTIZERS:
+        key = _Key(self, method, k, world_size, state.residual, state.momentum)
+        if plan is None or not plan.fits(key):
+            parts = (type(method.selector), type(method.quantizer), type(method.feedback))
+            if not _KNOWN.issuperset(parts):
                 return self._reference.encode(method, k, state, gradient, decay, world_size)
-            plan = _Plan(self._calls, method, k, state, world_size)
+            plan = _Plan(key, self._calls, plan)
             plan.step.path, plan.step.threads = self._path, self._threads(state.residual.size)
         step = plan.step
         gradient, step.gradient = _readable(gradient)
@@ -179,7 +200,7 @@ class NativeKernels:
         )
 
     def _threads(self, size: int) -> int:
-        return min(self.threads, 1 + size // self._grain)
+        return min(self.threads, max(1, size // self._grain))
 
 
 def _address(array: NDArray[Any]) -> int:

@@ -83,9 +83,7 @@ class Compressor:
             raise ValueError(f"name must be a string; got {name!r}")
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise ValueError(f"optimizer must be a torch.optim.Optimizer; got {optimizer!r}")
-        included = self.process_set.included()
-        self._rank = self.process_set.rank() if included else -1
-        self._world = self.process_set.size()
+        self._look_around()
         self._prefix = name if name is not None else f"hgc.{next(_created)}"
         self._parameters = Parameters(named_parameters)
         self._passed = Traffic("(not registered)")
@@ -109,6 +107,8 @@ class Compressor:
                 "a parameter of a Horovod group has no gradient in this step: groups= needs "
                 "every parameter of a group to take part in every step"
             )
+        if self._new_step:
+            self._look_around()
         if self._rank < 0:
             raise ValueError(
                 "process_set must be the one that DistributedOptimizer was given: the compressor's "
@@ -175,6 +175,7 @@ class Compressor:
 
     def _finish_compressed(self, reduced: torch.Tensor, context: _Compressed) -> torch.Tensor:
         slot, codec, gradient = context.slot, context.codec, context.gradient
+        self._new_step = True
         # Before the wait, which would hang in another process set.
         shared = control.read(reduced, self._world)
         start = time.perf_counter()
@@ -214,6 +215,12 @@ class Compressor:
                 result.copy_(update)
         return result
 
+    def _look_around(self) -> None:
+        """Ask Horovod, once a step, for what an elastic job may change."""
+        self._rank = self.process_set.rank() if self.process_set.included() else -1
+        self._world = self.process_set.size()
+        self._new_step = False
+
     def _codec(self, slot: Slot, terms: Terms) -> Codec:
         if slot.codec is None:
             slot.codec = Codec(
@@ -227,7 +234,7 @@ class Compressor:
             )
             if slot.momentum is not None:
                 slot.codec.momentum, slot.momentum = tensors.to_numpy(slot.momentum)[0], None
-        slot.codec.step = slot.step
+        slot.codec.step, slot.codec.world_size = slot.step, self._world
         feedback = slot.codec.method.feedback
         if (feedback.momentum, feedback.nesterov) != (terms.momentum, terms.nesterov):
             slot.codec.method = self.method.with_feedback(momentum=terms.momentum, nesterov=terms.nesterov)

@@ -31,7 +31,7 @@ class Shared(NamedTuple):
 def vector(like: torch.Tensor, *, finite: bool, first: bool) -> torch.Tensor:
     """This rank's numbers, in the dtype and on the device that Horovod would reduce `like` in."""
     numbers = torch.from_numpy(_NUMBERS[finite, first].copy())
-    if like.dtype is torch.float32 and not like.is_cuda:
+    if like.dtype is torch.float32 and like.is_cpu:
         return numbers
     return numbers.to(like.device, wire_dtype(like.dtype))
 

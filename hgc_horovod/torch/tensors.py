@@ -27,13 +27,12 @@ def to_wire(gradient: torch.Tensor, fp16: bool) -> torch.Tensor:
 def to_numpy(tensor: torch.Tensor) -> tuple[NDArray[Any], bool]:
     """The entries in logical order (n,) as the codec takes them, float32, float16 or bfloat16, and whether
     they are the tensor's own memory or a copy."""
-    if tensor.is_contiguous() and tensor.dtype in _TAKEN:
-        try:
-            return _flat(tensor), True
-        except (TypeError, RuntimeError):  # on a GPU, or part of a graph
-            pass
-    copy = tensor.detach().to("cpu", tensor.dtype if tensor.dtype in _TAKEN else torch.float32)
-    return _flat(copy.contiguous()), copy.data_ptr() == tensor.data_ptr() and copy.is_contiguous()
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_contiguous() and tensor.dtype in _TAKEN and tensor.is_cpu and not tensor.is_neg():
+        return _flat(tensor), True
+    dtype = tensor.dtype if tensor.dtype in _TAKEN else torch.float32
+    return _flat(torch.empty(tensor.shape, dtype=dtype, device="cpu").copy_(tensor)), False
 
 
 def _flat(tensor: torch.Tensor) -> NDArray[Any]:

@@ -279,3 +279,13 @@ def test_a_state_from_after_the_warm_up_goes_on_after_it():
     assert same_bits(new.encode(gaussian(100, seed=7)), old.encode(gaussian(100, seed=7)))
     old.step = 0
     assert wire.read_header(old.encode(gaussian(100))).k == 50
+
+
+def test_a_state_that_was_set_from_outside_cannot_be_taken_back():
+    gradient, zeros = gaussian(50), np.zeros(50, np.float32)
+    for name in ("residual", "momentum"):
+        codec = Codec(hybrid(momentum=0.9), 50)
+        codec.encode(gradient)
+        setattr(codec, name, zeros)
+        with pytest.raises(ValueError, match="no encoded step"):
+            codec.undo(gradient)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _ctypes
 import copy
-import ctypes
 import logging
 import pickle
 import sys
@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from hgc_horovod import Codec, kernels
-from hgc_horovod.kernels import library
+from hgc_horovod.core.feedback import Feedback
+from hgc_horovod.kernels import State, library
 from hgc_horovod.kernels.native import NativeKernels
 from hgc_horovod.kernels.reference import ReferenceKernels
 from tests.core.samples import gaussian, hybrid, same_bits
@@ -50,7 +51,8 @@ def test_a_name_that_is_none(name):
 
 
 def test_the_environment_decides_what_auto_is(monkeypatch):
-    for value, kind in (("reference", ReferenceKernels), ("cpu", NativeKernels), ("auto", NativeKernels)):
+    values = {"reference": ReferenceKernels, "cpu": NativeKernels, "auto": NativeKernels, "": NativeKernels}
+    for value, kind in values.items():
         monkeypatch.setenv("HGC_KERNELS", value)
         assert isinstance(kernels.get(), kind)
         assert isinstance(kernels.get("cpu"), NativeKernels)
@@ -75,15 +77,55 @@ def test_another_build_of_the_library(monkeypatch, tmp_path):
     assert library.find() != tmp_path / "other.so"
 
 
-def test_a_library_of_another_version_is_refused(monkeypatch):
-    class Step(library.Step):
-        _fields_ = (("more", ctypes.c_int64),)
+@pytest.fixture
+def forgotten():
+    """The library is loaded anew, and again afterwards."""
+    library.load.cache_clear()
+    kernels._notice.cache_clear()
+    yield
+    library.load.cache_clear()
+    kernels._notice.cache_clear()
 
-    monkeypatch.setattr(library, "Step", Step)
-    library.load.cache_clear()
-    with pytest.raises(ValueError, match="another version"):
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_library_of_another_version_is_refused(monkeypatch):
+    monkeypatch.setattr(library, "VERSION", library.VERSION + 1)
+    with pytest.raises(ValueError, match=r"has version \d+ of the kernels' interface"):
         NativeKernels()
-    library.load.cache_clear()
+
+
+@pytest.mark.usefixtures("forgotten")
+@pytest.mark.parametrize("content", [b"", b"no library"])
+def test_a_library_that_cannot_be_loaded_is_refused_and_auto_goes_on_without(
+    monkeypatch, tmp_path, caplog, content
+):
+    (tmp_path / "broken.so").write_bytes(content)
+    monkeypatch.setenv("HGC_LIBRARY", str(tmp_path / "broken.so"))
+    monkeypatch.delenv("HGC_KERNELS", raising=False)
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        kernels.get("cpu")
+    with caplog.at_level(logging.WARNING, "hgc_horovod"):
+        assert isinstance(kernels.get(), ReferenceKernels)
+    assert "cannot be loaded" in caplog.text
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_a_library_without_the_calls_is_refused(monkeypatch):
+    monkeypatch.setenv("HGC_LIBRARY", _ctypes.__file__)
+    with pytest.raises(ValueError, match="cannot be loaded"):
+        NativeKernels()
+
+
+def test_pickled_kernels_do_not_name_this_machines_path():
+    assert NativeKernels(2).__reduce__()[1][:2] == (2, None)
+    assert pickle.loads(pickle.dumps(NativeKernels(path="portable"))).path == "portable"
+
+
+def test_a_state_passes_from_kernels_to_kernels():
+    state, other = State(np.zeros(64, np.float32)), NativeKernels(path="portable")
+    for kind in (NativeKernels(), other):
+        kind.encode(hybrid(), 6, state, gaussian(64), None, 1)
+    assert state.plan.step.path == PATHS.index("portable")
 
 
 @pytest.mark.usefixtures("without_library")
@@ -211,7 +253,21 @@ class First:
         return np.flatnonzero(values)[:k]
 
 
-def test_parts_that_the_library_does_not_know_are_the_references():
+class Halved(Feedback):
+    """A rule of a user's own."""
+
+    def advance(self, momentum, gradient):
+        buffer, update = super().advance(momentum, gradient)
+        return buffer, update / 2
+
+
+def test_a_rule_that_the_library_does_not_know_is_the_references():
+    method = replace(hybrid(0.25), feedback=Halved(momentum=0.5))
+    payloads = [Codec(method, 40, kernels=kind).encode(gaussian(40)) for kind in (REFERENCE, NativeKernels())]
+    assert same_bits(*payloads) and not same_bits(payloads[0], Codec(hybrid(0.25), 40).encode(gaussian(40)))
+
+
+def test_a_selector_that_the_library_does_not_know_is_the_references():
     method = replace(hybrid(0.25), selector=First())
     payloads = [Codec(method, 40, kernels=kind).encode(gaussian(40)) for kind in (REFERENCE, NativeKernels())]
     assert same_bits(*payloads)

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import hgc_horovod.torch as hgc
-from hgc_horovod import Codec, methods
+from hgc_horovod import Codec, kernels, methods
+from hgc_horovod.kernels.native import NativeKernels
+from hgc_horovod.torch import tensors
 
 from .ranks.harness import OPTIONS, Codecs, Given, backward, check, reduced, values, wrap
 from .ranks.misuse import WRONG
@@ -107,3 +109,41 @@ def test_given_gradients(alone: None) -> None:
     model.loss(3).backward()
     assert np.array_equal(model.matrix.grad, values("matrix", (48, 32), 3))
     assert codec.encode(model.matrix.grad.numpy().ravel()).size == codec.method.payload_bytes(48 * 32)
+
+
+def test_denormals_count_where_torch_flushes_them() -> None:
+    gradient = np.zeros(4000, np.float32)  # fewer nonzero entries than are sent
+    gradient[::1000] = [1.0, 1e-40, -1e-45, -2.0]
+    expected = Codec(methods.hgc(), 4000, kernels=kernels.get("reference")).encode(gradient)
+    assert torch.set_flush_denormal(True)
+    try:
+        for path in ("portable", None):
+            codec = Codec(methods.hgc(), 4000, kernels=NativeKernels(path=path))
+            payload, total = codec.encode(gradient), codec.decode_sum([expected])
+            assert np.array_equal(payload, expected) and np.count_nonzero(total.view(np.int32)) == 4
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_negative_views_and_weights_that_require_gradients() -> None:
+    ones = torch.ones(3)
+    entries, own = tensors.to_numpy(torch._neg_view(ones))
+    assert entries.tolist() == [-1] * 3 and not own
+    entries, own = tensors.to_numpy(torch.nn.Parameter(ones))
+    assert own and entries.ctypes.data == ones.data_ptr()
+
+
+def test_a_world_that_has_grown(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Size and rank are asked for anew in every step, as they change in an elastic job."""
+    weight = torch.nn.Parameter(torch.ones(40, 30))
+    compressor = hgc.Compression.hgc([("weight", weight)], **OPTIONS)
+    for world in (1, 2):
+        monkeypatch.setattr(compressor.process_set, "size", lambda world=world: world)
+        gathered = lambda payload, world=world, **_: payload.repeat(world)  # noqa: E731
+        monkeypatch.setattr("hgc_horovod.torch.compressor.hvd.allgather_async", gathered)
+        monkeypatch.setattr("hgc_horovod.torch.compressor.hvd.synchronize", lambda handle: handle)
+        weight.grad = torch.randn(40, 30)
+        numbers, context = compressor.compress(weight.grad)
+        numbers[2] /= world  # Average over the world
+        assert compressor.decompress(numbers, context) is weight.grad
+        assert weight.grad.isfinite().all() and weight.grad.count_nonzero()
