@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import bits, check, wire
+from ..core import check, wire
+from ..core.bits import packed_bytes
 from ..core.feedback import Feedback
 from ..core.method import Method
 from ..core.quantize import BFloat16, Float32, Geometric, SignMean
@@ -173,23 +174,23 @@ class NativeKernels:
             raise AssertionError("the kernels disagree about a payload")
         _check(status)
 
-    def pack_codes(self, codes: NDArray[np.uint8], bits_: int) -> Bytes:
-        check.whole("bits", bits_, 1, 8)
+    def pack_codes(self, codes: NDArray[np.uint8], bits: int) -> Bytes:
+        check.whole("bits", bits, 1, 8)
         codes = np.ascontiguousarray(codes, np.uint8)
-        packed = np.empty(bits.packed_bytes(codes.size, bits_), np.uint8)
+        packed = np.empty(packed_bytes(codes.size, bits), np.uint8)
         threads = self._threads(codes.size)
-        _check(self._calls.hgc_pack_codes(_address(codes), codes.size, bits_, _address(packed), threads))
+        _check(self._calls.hgc_pack_codes(_address(codes), codes.size, bits, _address(packed), threads))
         return packed
 
     def add_codes(
-        self, packed: Bytes, bits_: int, levels: Floats, scales: Floats, bucket: int, out: Floats
+        self, packed: Bytes, bits: int, levels: Floats, scales: Floats, bucket: int, out: Floats
     ) -> None:
-        bucket = check_codes(packed, bits_, levels, scales, bucket, out)
+        bucket = check_codes(packed, bits, levels, scales, bucket, out)
         _check(
             self._calls.hgc_add_codes(
                 _address(packed),
                 out.size,
-                bits_,
+                bits,
                 _address(levels),
                 _address(scales),
                 bucket,

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import bits, check, floats, wire
+from ..core import check, floats, wire
+from ..core.bits import pack, unpack
 from ..core.feedback import Feedback
 from ..core.method import Method
 from ..core.types import Bytes, Floats
@@ -76,14 +77,14 @@ class ReferenceKernels:
                 total[indices] += np.float32(factor) * values
         floats.narrow(total, out)
 
-    def pack_codes(self, codes: NDArray[np.uint8], bits_: int) -> Bytes:
-        return bits.pack(codes.astype(np.uint64), check.whole("bits", bits_, 1, 8))
+    def pack_codes(self, codes: NDArray[np.uint8], bits: int) -> Bytes:
+        return pack(codes.astype(np.uint64), check.whole("bits", bits, 1, 8))
 
     def add_codes(
-        self, packed: Bytes, bits_: int, levels: Floats, scales: Floats, bucket: int, out: Floats
+        self, packed: Bytes, bits: int, levels: Floats, scales: Floats, bucket: int, out: Floats
     ) -> None:
-        bucket = check_codes(packed, bits_, levels, scales, bucket, out)
-        codes = bits.unpack(packed, bits_, out.size)
+        bucket = check_codes(packed, bits, levels, scales, bucket, out)
+        codes = unpack(packed, bits, out.size)
         out += scales[np.arange(out.size) // bucket] * levels[codes]
 
 
