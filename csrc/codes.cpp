@@ -7,10 +7,11 @@
 #include "hgc.h"
 #include "parallel.h"
 #include "passes.h"
-#include "step.h"
 
 namespace hgc {
 namespace {
+
+constexpr size_t kBlock = 2048;  // entries that are unpacked at once
 
 // Eight codes stand in eight bytes of a word; squeezed, they are its 8 * bits low bits. Three rounds move
 // neighbours together: bytes to pairs, pairs to fours, fours to eights.

@@ -77,7 +77,7 @@ class Encoder {
   float update() {
     for (Part& part : parts_)
       part.hold(std::min(2 * (k_ / parts_.size()) + 1024, part.end - part.begin + kWidth));
-    Threshold guess(step_, n_, k_);
+    Threshold guess(step_, update_, n_, k_);
     float threshold = guess.first();
     in_parts([&](Part& part) { update(part, threshold); });
     while (finite() && threshold > kLeast &&

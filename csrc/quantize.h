@@ -1,4 +1,4 @@
-// Values to codes and back: core/quantize.py and core/sums.py, operation for operation.
+// Values to codes and back: core/quantize.py, operation for operation.
 #pragma once
 
 #include <cmath>
@@ -6,21 +6,9 @@
 #include "bits.h"
 #include "hgc.h"
 #include "select.h"
+#include "sums.h"
 
 namespace hgc {
-
-// Fixed-point terms of an order-independent sum: |v| as multiples of 2^shift, none above 2^bits.
-struct FixedPoint {
-  int shift;
-  double factor;
-
-  FixedPoint(float largest, int bits) {
-    int exponent = 0;
-    std::frexp(double(largest), &exponent);
-    shift = exponent - bits;
-    factor = std::ldexp(1.0, -shift);
-  }
-};
 
 // Codes of one kind for values that lie between its scales, which stand in the payload.
 class Quantizer {

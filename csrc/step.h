@@ -8,7 +8,7 @@
 #include "hgc.h"
 #include "parallel.h"
 #include "passes.h"
-#include "quantize.h"
+#include "sums.h"
 
 namespace hgc {
 

@@ -6,8 +6,9 @@
 #include <limits>
 #include <vector>
 
-#include "half.h"
+#include "bits.h"
 #include "hgc.h"
+#include "step.h"
 
 namespace hgc {
 
@@ -19,7 +20,7 @@ constexpr float kLeast =
 // pseudo-random places, so that no period in the tensor can fool the guess, and at others in the next step.
 class Threshold {
  public:
-  Threshold(hgc_step& step, size_t n, size_t k) : step_(step) {
+  Threshold(hgc_step& step, const Update& update, size_t n, size_t k) : step_(step) {
     constexpr size_t kGroup = 8, kSmall = 1 << 16;
     const size_t size = std::min<size_t>(std::max<size_t>(n / 512, 512), 8192);
     if (!step.keep || n < 2 * size) return;
@@ -31,7 +32,9 @@ class Threshold {
     uint32_t place = step.turn++ * 0x85ebca6bu;
     for (size_t i = 0; i < size / kGroup; i++, place += 0x9e3779b9u) {  // Fibonacci hashing
       const size_t at = size_t(uint64_t(place) * (n - kGroup) >> 32);
-      for (size_t j = at; j < at + kGroup; j++) magnitudes_.push_back(magnitude(j));
+      float scratch[kGroup], spare[kGroup], next[kGroup];
+      const float* x = update.accumulated(update.gradient(at, kGroup, scratch), at, kGroup, spare, next);
+      for (size_t j = 0; j < kGroup; j++) magnitudes_.push_back(magnitude_bits(step.residual[at + j] + x[j]));
     }
     // Three standard deviations low for independent entries, and lower where that has failed of late.
     const double expected = double(size) * double(k) / double(n);
@@ -67,22 +70,6 @@ class Threshold {
     uint32_t bin = kBins - 1;
     for (size_t rank = rank_; histogram[bin] < rank; bin--) rank -= histogram[bin];
     return bin == 0 ? kLeast : bits_float(base + (bin << kShift));
-  }
-
-  float widened(const void* data, int dtype, size_t at) const {
-    if (dtype == HGC_FLOAT32) return static_cast<const float*>(data)[at];
-    const uint16_t half = static_cast<const uint16_t*>(data)[at];
-    return dtype == HGC_FLOAT16 ? half_to_float(half) : bits_float(uint32_t(half) << 16);
-  }
-
-  uint32_t magnitude(size_t at) const {
-    float x = widened(step_.gradient, step_.gradient_dtype, at) * step_.clip_factor;
-    if (step_.weight) x += step_.weight_decay * widened(step_.weight, step_.weight_dtype, at);
-    if (step_.velocity) {
-      const float velocity = step_.momentum * step_.velocity[at] + x;
-      x = step_.nesterov ? x + step_.momentum * velocity : velocity;
-    }
-    return magnitude_bits(step_.residual[at] + x);
   }
 
   hgc_step& step_;
