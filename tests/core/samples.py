@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import product
 
 import numpy as np
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from . import slow
 BITS = (1, 2, 3, 4, 5, 6, 7, 8, 16, 32)
 TINY = 2.0**-149  # the smallest denormal of float32
 LARGEST = float(np.finfo(np.float32).max)
+FLAGS = (False, True)
+MOMENTA = [{}, *({"momentum": 0.9, "nesterov": n, "masking": m} for n, m in product(FLAGS, FLAGS))]
 EPS = 2.0**-24  # half a unit in the last place of float32, relative
 
 
@@ -25,6 +28,11 @@ def tensors(min_size: int = 0, max_size: int = 40, limit: float = LARGEST) -> st
     floats = st.floats(-limit, limit, width=32, allow_subnormal=True)
     ties = st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, TINY, -TINY])
     return arrays.arrays(np.float32, st.integers(min_size, max_size), elements=ties | floats)
+
+
+def name(arguments: dict) -> str:
+    """The flags that are set, as a test's name."""
+    return " ".join(key for key, value in arguments.items() if value) or "plain"
 
 
 def gaussian(n: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:

@@ -137,13 +137,19 @@ def test_a_world_that_has_grown(alone: None, monkeypatch: pytest.MonkeyPatch) ->
     """Size and rank are asked for anew in every step, as they change in an elastic job."""
     weight = torch.nn.Parameter(torch.ones(40, 30))
     compressor = hgc.Compression.hgc([("weight", weight)], **OPTIONS)
+    sent: list[torch.Tensor] = []
+
+    def gather(payload: torch.Tensor, **_: Any) -> torch.Tensor:
+        sent.append(payload)
+        return payload.repeat(compressor.process_set.size())  # as if every rank had sent the same
+
+    monkeypatch.setattr("hgc_horovod.torch.compressor.hvd.allgather_async", gather)
+    monkeypatch.setattr("hgc_horovod.torch.compressor.hvd.synchronize", lambda handle: handle)
     for world in (1, 2):
         monkeypatch.setattr(compressor.process_set, "size", lambda world=world: world)
-        gathered = lambda payload, world=world, **_: payload.repeat(world)  # noqa: E731
-        monkeypatch.setattr("hgc_horovod.torch.compressor.hvd.allgather_async", gathered)
-        monkeypatch.setattr("hgc_horovod.torch.compressor.hvd.synchronize", lambda handle: handle)
         weight.grad = torch.randn(40, 30)
         numbers, context = compressor.compress(weight.grad)
         numbers[2] /= world  # Average over the world
         assert compressor.decompress(numbers, context) is weight.grad
         assert weight.grad.isfinite().all() and weight.grad.count_nonzero()
+        assert np.array_equal(context.codec.decode_sum([sent[-1].numpy()]), weight.grad.numpy().ravel())
