@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .core import check, floats, wire
+from .core.block import Block, Entries
 from .core.method import Method
 from .core.types import Bytes, Floats, Json
 from .kernels import Decay, Kernels, Sent, State
@@ -92,13 +93,18 @@ class Codec:
         self._sent = None
 
     def encode(
-        self, gradient: ArrayLike, weight: ArrayLike | None = None, weight_decay: float = 0.0
+        self,
+        gradient: ArrayLike | Block,
+        weight: ArrayLike | Block | None = None,
+        weight_decay: float = 0.0,
+        out: Bytes | None = None,
     ) -> Bytes:
         """Compress a gradient (n,) of any floating dtype into a payload, uint8 (bytes,).
 
         With `weight` (n,) and `weight_decay`, `weight_decay · weight` is added to the gradient first, as
         optimizers with L2 regularization do. What the payload does not carry stays in `residual`, so that
-        `residual_before + gradient = decode(payload) + residual_after` to float32 rounding.
+        `residual_before + gradient = decode(payload) + residual_after` to float32 rounding. The payload is
+        `out` where that is given, contiguous and of the payload's size, and else a new array.
 
         Raises:
             NonFiniteError: the step was not made; see there.
@@ -108,9 +114,10 @@ class Codec:
             self._method,
             self._slots(),
             self._state,
-            self._array("gradient", gradient),
+            self._entries("gradient", gradient),
             None if weight is None else self._decay(weight, weight_decay),
             self.world_size,
+            out,
         )
         if sent is None:
             raise NonFiniteError(f"the gradient of {self.name!r} holds a NaN or an infinity, or overflows")
@@ -127,13 +134,19 @@ class Codec:
             header, nothing, nothing.astype(np.uint64), np.zeros(header.quantizer.scale_count, np.float32)
         )
 
-    def undo(self, gradient: ArrayLike, weight: ArrayLike | None = None, weight_decay: float = 0.0) -> None:
+    def undo(
+        self,
+        gradient: ArrayLike | Block,
+        weight: ArrayLike | Block | None = None,
+        weight_decay: float = 0.0,
+    ) -> None:
         """Take the last `encode` of these arguments back: the state of before, to float32 rounding."""
         if self._sent is None:
             raise ValueError(f"undo of {self.name!r}: there is no encoded step to take back")
         sent, state, feedback = self._sent, self._state, self.method.feedback
         _, indices, values = wire.unpack(sent.payload)
-        array, decay = self._array("gradient", gradient), self._decay(weight, weight_decay)
+        array = np.asarray(self._entries("gradient", gradient))
+        decay = self._decay(weight, weight_decay)
         update, _ = updated(feedback, array, decay, self.world_size, sent.clip_factor)
         if feedback.momentum and state.momentum is not None:
             if feedback.masking:
@@ -173,13 +186,17 @@ class Codec:
         for payload in payloads:
             wire.check_whole(payload)
         joined = np.concatenate([*payloads, np.zeros(0, np.uint8)])
-        return self.decode_gathered(joined, len(payloads), out, factor)
+        return np.asarray(self.decode_gathered(joined, len(payloads), out, factor))
 
     def decode_gathered(
-        self, gathered: Bytes, count: int, out: NDArray[Any] | None = None, factor: float = 1.0
-    ) -> NDArray[Any]:
+        self, gathered: Bytes | Block, count: int, out: Entries | None = None, factor: float = 1.0
+    ) -> Entries:
         """`decode_sum` of `count` payloads that stand one behind the other in a buffer."""
-        wire.check_buffer(gathered)
+        if not isinstance(gathered, Block):
+            wire.check_buffer(gathered)
+        if isinstance(out, Block):
+            self._decode(gathered, count, out, factor)
+            return out
         if out is None:
             out = np.empty(self.size, np.float32)
         elif not (_is_taken(out.dtype) and out.shape == (self.size,) and out.flags.writeable):
@@ -189,10 +206,7 @@ class Codec:
             )
         plain = out.view(np.uint16) if floats.is_bfloat16(out.dtype) else out
         sums = out if plain.flags.carray else np.empty_like(out, order="C")
-        try:
-            self._kernels.decode_sum(gathered, count, sums, factor)
-        except wire.PayloadError as error:
-            raise wire.PayloadError(f"{self.name!r}: {error}") from error
+        self._decode(gathered, count, sums, factor)
         if sums is not out:
             out[:] = sums
         return out
@@ -227,14 +241,22 @@ class Codec:
             self._final_k = self._method.slots(self.size)
         return self._final_k
 
-    def _decay(self, weight: ArrayLike | None, factor: float) -> Decay | None:
-        return Decay(self._array("weight", weight), factor) if weight is not None and factor else None
+    def _decode(self, gathered: Bytes | Block, count: int, out: Entries, factor: float) -> None:
+        try:
+            self._kernels.decode_sum(gathered, count, out, factor)
+        except wire.PayloadError as error:
+            raise wire.PayloadError(f"{self.name!r}: {error}") from error
+
+    def _decay(self, weight: ArrayLike | Block | None, factor: float) -> Decay | None:
+        return Decay(self._entries("weight", weight), factor) if weight is not None and factor else None
 
     def _float32(self, what: str, values: ArrayLike) -> Floats:
-        return floats.widen(self._array(what, values))
+        return floats.widen(np.asarray(self._entries(what, values)))
 
-    def _array(self, what: str, values: ArrayLike) -> NDArray[Any]:
-        """The values as an array (n,) of float32, float16 or bfloat16."""
+    def _entries(self, what: str, values: ArrayLike | Block) -> Entries:
+        """The values as a block or an array (n,) of float32, float16 or bfloat16."""
+        if isinstance(values, Block) and values.size == self.size:
+            return values
         array: NDArray[Any] = np.asarray(values)
         if array.dtype in _FLOATS and array.shape == (self.size,):  # by far the most frequent
             return array

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..core import check
 from ..core.bits import packed_bytes
+from ..core.block import Block, Entries
 from ..core.method import Method
 from ..core.types import Bytes, Floats
 
@@ -31,7 +32,7 @@ class State:
 class Decay(NamedTuple):
     """Weight decay: `factor · weight` is added to a gradient. Float (n,) of any float dtype."""
 
-    weight: NDArray[Any]
+    weight: Entries
     factor: float
 
 
@@ -56,18 +57,21 @@ class Kernels(Protocol):
         method: Method,
         k: int,
         state: State,
-        gradient: NDArray[Any],
+        gradient: Entries,
         decay: Decay | None,
         world_size: int,
+        out: Bytes | None = None,
     ) -> Sent | None:
         """One step: `state` takes the gradient up, and k of its entries leave in the payload.
+
+        The payload is `out`, contiguous uint8 (bytes,), where that is given and of its size.
 
         None where a value would not be finite. The step is then taken back: what it added to an entry is
         subtracted again, so that the state is as it was to float32 rounding, and entries that would not be
         finite are as they were. (Finding that out before anything is added would cost a pass over memory.)
         """
 
-    def decode_sum(self, payloads: Bytes, count: int, out: NDArray[Any], factor: float) -> None:
+    def decode_sum(self, payloads: Bytes | Block, count: int, out: Entries, factor: float) -> None:
         """Write Σ factor · value over `count` payloads in order to `out`, float32, float16 or bfloat16 (n,).
 
         The payloads stand one behind the other. PayloadError, before anything is written, where one is

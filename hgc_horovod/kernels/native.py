@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ..core import check, wire
 from ..core.bits import packed_bytes
+from ..core.block import Block, Entries
 from ..core.feedback import Feedback
 from ..core.method import Method
 from ..core.quantize import BFloat16, Float32, Geometric, SignMean
@@ -54,6 +55,8 @@ class _Plan:
         self._format = library.Format(size, key.k, method_id, quantizer.wire_id, quantizer.bits)
         self.format_address = ctypes.addressof(self._format)
         self.payload_bytes: int = calls.hgc_payload_bytes(self.format_address)
+        self.payload_address = 0
+        self._payload: Bytes | None = None
         self.step = library.Step(
             momentum=feedback.momentum,
             nesterov=feedback.nesterov,
@@ -70,16 +73,24 @@ class _Plan:
             for name in ("hint", "caution", "turn"):
                 setattr(self.step, name, getattr(before.step, name))
 
-    def fits(self, key: _Key) -> bool:
-        was = self._key
+    def fits(self, kernels: NativeKernels, method: Method, k: int, world_size: int, state: State) -> bool:
+        key = self._key
         return (
-            was.residual is key.residual
-            and was.momentum is key.momentum
-            and was.method is key.method
-            and was.k == key.k
-            and was.world_size == key.world_size
-            and was.kernels is key.kernels
+            key.residual is state.residual
+            and key.momentum is state.momentum
+            and key.method is method
+            and key.k == k
+            and key.world_size == world_size
+            and key.kernels is kernels
         )
+
+    def write_to(self, out: Bytes | None) -> Bytes:
+        """Where the payload goes, whose address is then in `payload_address`."""
+        if out is None or out.size != self.payload_bytes:
+            out = np.empty(self.payload_bytes, np.uint8)
+        if out is not self._payload:
+            self._payload, self.payload_address = out, _address(out)
+        return out
 
 
 class NativeKernels:
@@ -121,16 +132,17 @@ class NativeKernels:
         method: Method,
         k: int,
         state: State,
-        gradient: NDArray[Any],
+        gradient: Entries,
         decay: Decay | None,
         world_size: int,
+        out: Bytes | None = None,
     ) -> Sent | None:
         plan: _Plan | None = state.plan
-        key = _Key(self, method, k, world_size, state.residual, state.momentum)
-        if plan is None or not plan.fits(key):
+        if plan is None or not plan.fits(self, method, k, world_size, state):
             parts = (type(method.selector), type(method.quantizer), type(method.feedback))
             if not _KNOWN.issuperset(parts):
-                return self._reference.encode(method, k, state, gradient, decay, world_size)
+                return self._reference.encode(method, k, state, gradient, decay, world_size, out)
+            key = _Key(self, method, k, world_size, state.residual, state.momentum)
             plan = _Plan(key, self._calls, plan)
             plan.step.path, plan.step.threads = self._path, self._threads(state.residual.size)
         step = plan.step
@@ -146,8 +158,8 @@ class NativeKernels:
         if plan.masking:
             masked = np.empty(k, np.float32)
             step.masked = _address(masked)
-        payload = np.empty(plan.payload_bytes, np.uint8)
-        status = self._calls.hgc_encode(plan.format_address, plan.step_address, _address(payload))
+        payload = plan.write_to(out)
+        status = self._calls.hgc_encode(plan.format_address, plan.step_address, plan.payload_address)
         if status == library.NON_FINITE:
             return None
         _check(status)
@@ -156,10 +168,10 @@ class NativeKernels:
         self.rescans += step.scans - 1
         return Sent(payload, step.clip_factor, masked[: step.sent] if plan.masking else masked)
 
-    def decode_sum(self, payloads: Bytes, count: int, out: NDArray[Any], factor: float) -> None:
-        flat = np.ascontiguousarray(payloads)
+    def decode_sum(self, payloads: Bytes | Block, count: int, out: Entries, factor: float) -> None:
+        flat, start = _readable(payloads)
         status = self._calls.hgc_decode_sum(
-            _address(flat),
+            start,
             flat.size,
             count,
             out.size,
@@ -204,15 +216,19 @@ class NativeKernels:
         return min(self.threads, max(1, size // self._grain))
 
 
-def _address(array: NDArray[Any]) -> int:
+def _address(array: Entries) -> int:
+    if isinstance(array, Block):
+        return array.address
     try:
         return ctypes.addressof(_Memory.from_buffer(array))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # not writable, or of no format that buffers know; twice as slow
         return int(array.__array_interface__["data"][0])
 
 
-def _readable(array: NDArray[Any]) -> tuple[NDArray[Any], int]:
+def _readable(array: Entries) -> tuple[Entries, int]:
     """The array, or a copy where it is not contiguous or not aligned, and its address."""
+    if isinstance(array, Block):
+        return array, array.address
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
     address = _address(array)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from ..core import check, floats, wire
 from ..core.bits import pack, unpack
+from ..core.block import Block, Entries
 from ..core.feedback import Feedback
 from ..core.method import Method
 from ..core.types import Bytes, Floats
@@ -25,10 +26,12 @@ class ReferenceKernels:
         method: Method,
         k: int,
         state: State,
-        gradient: NDArray[Any],
+        gradient: Entries,
         decay: Decay | None,
         world_size: int,
+        out: Bytes | None = None,
     ) -> Sent | None:
+        gradient = np.asarray(gradient)
         feedback, size = method.feedback, state.residual.size
         momentum = state.momentum
         if feedback.clip is not None and not np.isfinite(floats.widen(gradient)).all():
@@ -62,9 +65,14 @@ class ReferenceKernels:
         if feedback.keep:
             state.residual = total
         state.momentum = momentum
-        return Sent(wire.pack(header, indices, codes, scales), clip_factor, masked)
+        payload = wire.pack(header, indices, codes, scales)
+        if out is not None and out.size == payload.size:
+            out[:] = payload
+            payload = out
+        return Sent(payload, clip_factor, masked)
 
-    def decode_sum(self, payloads: Bytes, count: int, out: NDArray[Any], factor: float) -> None:
+    def decode_sum(self, payloads: Bytes | Block, count: int, out: Entries, factor: float) -> None:
+        payloads, out = np.asarray(payloads), np.asarray(out)
         decoded = [wire.unpack(payload) for payload in wire.split(payloads)]
         if len(decoded) != count:
             raise wire.PayloadError(f"{count} payloads are expected; got {len(decoded)}")
@@ -102,5 +110,5 @@ def updated(
     if clip_factor != 1:
         update = update * np.float32(clip_factor)
     if decay is not None:
-        update = update + np.float32(decay.factor) * floats.widen(decay.weight)
+        update = update + np.float32(decay.factor) * floats.widen(np.asarray(decay.weight))
     return update, clip_factor

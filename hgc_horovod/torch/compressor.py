@@ -18,18 +18,20 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import horovod.torch as hvd
+import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from .. import kernels
 from ..codec import Codec, NonFiniteError
 from ..core import check, floats
+from ..core.block import Block
 from ..core.method import Method
 from ..report import Report, Traffic
 from . import control, tensors
 from .momentum import Terms, advance, terms_for
 from .parameters import Parameters, Slot
+from .tensors import Buffer
 
 log = logging.getLogger("hgc_horovod")
 _created = itertools.count()
@@ -49,7 +51,7 @@ class _Compressed(NamedTuple):
     slot: Slot
     codec: Codec
     gradient: torch.Tensor
-    entries: NDArray[Any]
+    entries: Block
     own: bool
     handle: int
     finite: bool
@@ -118,7 +120,7 @@ class Compressor:
         if slot is None:
             self._check_stranger(gradient)
         else:
-            slot.in_flight = True
+            slot.start()
         if slot is None or not slot.floating or slot.is_dense(self.method, gradient):
             return tensors.to_wire(gradient, self.method.dense.fp16), _Dense(slot, gradient)
         return self._compress(slot, gradient)
@@ -157,20 +159,23 @@ class Compressor:
         terms = self._terms.of(slot.parameter)
         codec = self._codec(slot, terms)
         decay = terms.weight_decay / self._scale
-        entries, own = tensors.to_numpy(gradient)
-        finite = True
+        entries, own = tensors.entries(gradient)
+        finite, kept = True, slot.payload
         try:
-            payload = codec.encode(entries, _weight(slot, decay), decay)
+            payload = codec.encode(entries, _weight(slot, decay), decay, None if kept is None else kept.array)
         except NonFiniteError:
             finite, payload = False, codec.encode_nothing()
-        numbers = control.vector(gradient, finite=finite, first=self._rank == 0)
-        sent = payload.nbytes + numbers.nbytes
+        if kept is None or payload is not kept.array:
+            kept = slot.payload = Buffer.of(payload)
+        slot.numbers = control.vector(gradient, finite=finite, first=self._rank == 0, kept=slot.numbers)
+        sent = payload.nbytes + slot.numbers.array.nbytes
         slot.traffic.count(codec.size, sent, sent)
         slot.traffic.encode_seconds += time.perf_counter() - start
         handle = hvd.allgather_async(
-            torch.from_numpy(payload), name=f"{self._prefix}.{slot.name}", process_set=self.process_set
+            kept.tensor, name=f"{self._prefix}.{slot.name}", process_set=self.process_set
         )
         slot.step += 1
+        numbers = slot.numbers.tensor if gradient.is_cpu else slot.numbers.tensor.to(gradient.device)
         return numbers, _Compressed(slot, codec, gradient, entries, own, handle, finite, decay)
 
     def _finish_compressed(self, reduced: torch.Tensor, context: _Compressed) -> torch.Tensor:
@@ -191,10 +196,10 @@ class Compressor:
         self._scale = shared.scale
         missing = self._terms.of(slot.parameter).weight_decay / shared.scale - context.weight_decay
         if missing:  # the op was not known yet when this gradient was encoded
-            codec.amend(missing * floats.widen(tensors.to_numpy(slot.parameter)[0]))
+            codec.amend(missing * floats.widen(np.asarray(tensors.entries(slot.parameter)[0])))
         out = context.entries if context.own else None
-        mean = codec.decode_gathered(gathered.numpy(), self._world, out, shared.scale / self._world)
-        result = gradient if context.own else tensors.fill(gradient, mean)
+        mean = codec.decode_gathered(tensors.payload(gathered), self._world, out, shared.scale / self._world)
+        result = gradient if context.own else tensors.fill(gradient, np.asarray(mean))
         slot.traffic.decode_seconds += time.perf_counter() - ready
         return result
 
@@ -233,7 +238,7 @@ class Compressor:
                 self._kernels,
             )
             if slot.momentum is not None:
-                slot.codec.momentum, slot.momentum = tensors.to_numpy(slot.momentum)[0], None
+                slot.codec.momentum, slot.momentum = np.asarray(tensors.entries(slot.momentum)[0]), None
         slot.codec.step, slot.codec.world_size = slot.step, self._world
         feedback = slot.codec.method.feedback
         if (feedback.momentum, feedback.nesterov) != (terms.momentum, terms.nesterov):
@@ -264,9 +269,9 @@ class Compressor:
             )
 
 
-def _weight(slot: Slot, weight_decay: float) -> NDArray[Any] | None:
+def _weight(slot: Slot, weight_decay: float) -> Block | None:
     """The parameter's entries, where they are needed."""
-    return tensors.to_numpy(slot.parameter)[0] if weight_decay else None
+    return tensors.entries(slot.parameter)[0] if weight_decay else None
 
 
 def _reduces(process_set: Any) -> bool:

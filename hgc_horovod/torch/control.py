@@ -12,13 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from .tensors import wire_dtype
+from .tensors import Buffer, wire_dtype
 
-_NUMBERS = {
-    (finite, first): np.array([1, not finite, first], np.float32)
-    for finite in (False, True)
-    for first in (False, True)
-}
+_DTYPES = {torch.float32: np.float32, torch.float16: np.float16, torch.float64: np.float64}
 
 
 class Shared(NamedTuple):
@@ -28,12 +24,14 @@ class Shared(NamedTuple):
     finite: bool
 
 
-def vector(like: torch.Tensor, *, finite: bool, first: bool) -> torch.Tensor:
-    """This rank's numbers, in the dtype and on the device that Horovod would reduce `like` in."""
-    numbers = torch.from_numpy(_NUMBERS[finite, first].copy())
-    if like.dtype is torch.float32 and like.is_cpu:
-        return numbers
-    return numbers.to(like.device, wire_dtype(like.dtype))
+def vector(like: torch.Tensor, *, finite: bool, first: bool, kept: Buffer | None = None) -> Buffer:
+    """This rank's numbers, in the dtype that Horovod would reduce `like` in; in `kept` where it has that."""
+    dtype = wire_dtype(like.dtype)
+    if kept is None or kept.tensor.dtype is not dtype:
+        kept = Buffer.of(np.empty(3, _DTYPES[dtype]))
+    numbers = kept.array
+    numbers[0], numbers[1], numbers[2] = 1, not finite, first
+    return kept
 
 
 def read(reduced: torch.Tensor, world_size: int) -> Shared:

@@ -11,6 +11,7 @@ import torch
 from ..codec import Codec
 from ..core.method import Method
 from ..report import Traffic
+from .tensors import Buffer
 
 
 @dataclass(eq=False)
@@ -18,7 +19,8 @@ class Slot:
     """One registered parameter and what the compressor keeps for it.
 
     `codec` holds the state of its compressed steps and `momentum` the buffer of its dense ones; each is made
-    when it is first needed. `step` counts its reductions. `in_flight`: compressed and not yet decompressed.
+    when it is first needed. `step` counts its reductions. `in_flight`: compressed and not yet decompressed,
+    while Horovod reads `payload` and `numbers`, which are kept from step to step.
     """
 
     name: str
@@ -27,9 +29,17 @@ class Slot:
     codec: Codec | None = None
     momentum: torch.Tensor | None = None
     in_flight: bool = False
+    payload: Buffer | None = None
+    numbers: Buffer | None = None
     floating: bool = field(init=False)
     traffic: Traffic = field(init=False)
     _finally_dense: bool | None = None
+
+    def start(self) -> None:
+        """Go in flight."""
+        if self.in_flight:  # Horovod was never asked for the last step's result, and may be sending it still
+            self.payload = self.numbers = None
+        self.in_flight = True
 
     def is_dense(self, method: Method, gradient: torch.Tensor) -> bool:
         """Whether the gradient is to be sent as it is, which stays the same after the warm-up."""

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from ..core import floats
+from ..core.block import Block
 
-_TAKEN = (torch.float32, torch.float16, torch.bfloat16)
+_TAKEN: dict[torch.dtype, np.dtype[Any]] = {
+    torch.float32: np.dtype(np.float32),
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: floats.BFLOAT16,
+}
+_BYTES = np.dtype(np.uint8)
+
+
+class Buffer(NamedTuple):
+    """The same memory as NumPy and as torch see it."""
+
+    array: NDArray[Any]
+    tensor: torch.Tensor
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Buffer:
+        return cls(array, torch.from_numpy(array))
 
 
 def wire_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -24,21 +41,23 @@ def to_wire(gradient: torch.Tensor, fp16: bool) -> torch.Tensor:
     return gradient.contiguous().to(torch.float16 if half else wire_dtype(gradient.dtype))
 
 
-def to_numpy(tensor: torch.Tensor) -> tuple[NDArray[Any], bool]:
+def entries(tensor: torch.Tensor) -> tuple[Block, bool]:
     """The entries in logical order (n,) as the codec takes them, float32, float16 or bfloat16, and whether
     they are the tensor's own memory or a copy."""
-    if tensor.requires_grad:
-        tensor = tensor.detach()
-    if tensor.is_contiguous() and tensor.dtype in _TAKEN and tensor.is_cpu and not tensor.is_neg():
-        return _flat(tensor), True
-    dtype = tensor.dtype if tensor.dtype in _TAKEN else torch.float32
-    return _flat(torch.empty(tensor.shape, dtype=dtype, device="cpu").copy_(tensor)), False
+    dtype = _TAKEN.get(tensor.dtype)
+    if dtype is not None and tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg():
+        address = tensor.data_ptr()
+        if address % dtype.itemsize == 0:
+            return Block(address, tensor.numel(), dtype, tensor), True
+    like = tensor.dtype if dtype is not None else torch.float32
+    copy = torch.empty(tensor.shape, dtype=like, device="cpu").copy_(tensor.detach())
+    return Block(copy.data_ptr(), copy.numel(), _TAKEN[like], copy), False
 
 
-def _flat(tensor: torch.Tensor) -> NDArray[Any]:
-    if tensor.dtype is torch.bfloat16:
-        return tensor.view(torch.int16).numpy().reshape(-1).view(floats.BFLOAT16)
-    return tensor.numpy().reshape(-1)
+def payload(gathered: torch.Tensor) -> Block:
+    """Payloads, uint8 (bytes,), as the codec takes them."""
+    gathered = gathered.contiguous()
+    return Block(gathered.data_ptr(), gathered.numel(), _BYTES, gathered)
 
 
 def writable(gradient: torch.Tensor) -> torch.Tensor:

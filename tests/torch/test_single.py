@@ -127,10 +127,10 @@ def test_denormals_count_where_torch_flushes_them() -> None:
 
 def test_negative_views_and_weights_that_require_gradients() -> None:
     ones = torch.ones(3)
-    entries, own = tensors.to_numpy(torch._neg_view(ones))
-    assert entries.tolist() == [-1] * 3 and not own
-    entries, own = tensors.to_numpy(torch.nn.Parameter(ones))
-    assert own and entries.ctypes.data == ones.data_ptr()
+    entries, own = tensors.entries(torch._neg_view(ones))
+    assert np.asarray(entries).tolist() == [-1] * 3 and not own
+    entries, own = tensors.entries(torch.nn.Parameter(ones))
+    assert own and entries.address == ones.data_ptr()
 
 
 def test_a_world_that_has_grown(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
