@@ -104,12 +104,14 @@ class Codec:
         With `weight` (n,) and `weight_decay`, `weight_decay · weight` is added to the gradient first, as
         optimizers with L2 regularization do. What the payload does not carry stays in `residual`, so that
         `residual_before + gradient = decode(payload) + residual_after` to float32 rounding. The payload is
-        `out` where that is given, contiguous and of the payload's size, and else a new array.
+        `out` where that is given and of the payload's size, and else a new array.
 
         Raises:
             NonFiniteError: the step was not made; see there.
-            ValueError: the gradient has another size or no floating dtype.
+            ValueError: the gradient has another size or no floating dtype, or payloads cannot stand in `out`.
         """
+        if out is not None and not (out.dtype == np.uint8 and out.ndim == 1 and out.flags.carray):
+            raise ValueError(f"out must be contiguous uint8 (bytes,) and not read-only; got {out!r:.40}")
         sent = self._kernels.encode(
             self._method,
             self._slots(),

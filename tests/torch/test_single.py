@@ -133,6 +133,55 @@ def test_negative_views_and_weights_that_require_gradients() -> None:
     assert own and entries.address == ones.data_ptr()
 
 
+def test_memory_that_is_not_aligned_is_copied() -> None:
+    odd = torch.from_numpy(np.arange(13, dtype=np.uint8)[1:].view(np.float32))
+    entries, own = tensors.entries(odd)
+    assert not own and np.array_equal(np.asarray(entries), odd.numpy())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_blocks_give_the_bytes_and_sums_of_arrays(dtype: torch.dtype, name: str) -> None:
+    gradient = torch.randn(3000, generator=torch.Generator().manual_seed(1)).to(dtype)
+    codec, other = (Codec(methods.hgc(), 3000, kernels=kernels.get(name)) for _ in range(2))
+    block, _ = tensors.entries(gradient)
+    out = np.empty(methods.hgc().payload_bytes(3000), np.uint8)
+    payload = codec.encode(block, block, 0.5, out)
+    assert payload is out
+    array = gradient.float().numpy()
+    assert np.array_equal(other.encode(array, array, 0.5), payload)
+    assert other.encode(array, out=np.empty(7, np.uint8)).size == payload.size
+    summed, target = other.decode_sum([payload]), torch.empty(3000, dtype=dtype)
+    codec.decode_gathered(tensors.payload(torch.from_numpy(payload)), 1, tensors.entries(target)[0])
+    assert np.array_equal(target.float().numpy(), torch.from_numpy(summed).to(dtype).float().numpy())
+    with pytest.raises(ValueError, match="gradient"):
+        codec.encode(tensors.entries(gradient[1:])[0])
+    for wrong in (np.empty(2 * out.size, np.uint8)[::2], out.view(np.int8), out.reshape(1, -1)):
+        with pytest.raises(ValueError, match="out must be contiguous"):
+            codec.encode(array, out=wrong)
+
+
+def test_what_may_still_be_sent_is_not_written_again(alone: None) -> None:
+    """A gradient that Horovod compressed and dropped, as its load_state_dict does."""
+    weight = torch.nn.Parameter(torch.ones(40, 30))
+    compressor = hgc.Compression.hgc([("weight", weight)], **OPTIONS)
+    weight.grad = torch.randn(40, 30)
+    numbers, context = compressor.compress(weight.grad)
+    assert context is not None
+    sent = compressor._parameters.slots[0].payload
+    assert sent is not None
+    before = sent.tensor.clone()
+    compressor.decompress(numbers, context)
+    weight.grad = torch.randn(40, 30)
+    again, _ = compressor.compress(weight.grad)
+    kept = compressor._parameters.slots[0].payload
+    assert again is numbers and kept is sent and not torch.equal(sent.tensor, before)
+    before = sent.tensor.clone()
+    compressor._prefix = "another"  # the last one is in flight, and Horovod refuses the same name
+    third, _ = compressor.compress(weight.grad)
+    assert third is not numbers and torch.equal(sent.tensor, before)
+
+
 def test_a_world_that_has_grown(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Size and rank are asked for anew in every step, as they change in an elastic job."""
     weight = torch.nn.Parameter(torch.ones(40, 30))
