@@ -44,8 +44,9 @@ typedef struct {
   float weight_decay;
   float momentum;                  /* 0: none */
   int32_t nesterov, masking, keep; /* flags */
-  float clip_factor;               /* out: what the gradient was multiplied by */
-  double clip, sqrt_world;         /* its L2 norm is limited to clip / sqrt_world; clip 0: it is not */
+  float multiplier;                /* out: what the gradient was multiplied by */
+  double factor;                   /* the gradient is multiplied by it, 1 or, say, the inverse of a scale */
+  double clip, sqrt_world;         /* and its L2 norm then limited to clip / sqrt_world; clip 0: it is not */
   float* residual;
   float* velocity;     /* the momentum buffer, or NULL where momentum is 0 */
   float* masked;       /* (k,) out: what masking cleared of the velocity, in order; or NULL */
@@ -57,7 +58,7 @@ typedef struct {
 } hgc_step;
 
 /* The version of this interface: raised with every change of it. */
-#define HGC_VERSION 1
+#define HGC_VERSION 2
 HGC_API int32_t hgc_version(void);
 
 /* The size of a payload in bytes. */

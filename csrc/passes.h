@@ -27,7 +27,7 @@ struct Passes {
   void (*narrow_bfloat)(const float* x, uint16_t* out, size_t n);
   // The sum of round(|x| * factor)^2, where no rounded value is above 2^30.
   uint64_t (*square_sum)(const float* x, size_t n, double factor);
-  void (*scale)(float* x, float factor, size_t n);  // x = factor * x
+  void (*scale)(float* out, float factor, const float* x, size_t n);  // out = factor * x; out may be x
   // out = factor * a + b, the product rounded as well; out may be a or b.
   void (*multiply_add)(float* out, float factor, const float* a, const float* b, size_t n);
   // residual += x where x is not null; append the entries whose magnitude reaches `threshold`, the first of

@@ -41,8 +41,9 @@ HGC_TARGET uint64_t square_sum(const float* x, size_t n, double factor) {
   return sum;
 }
 
-HGC_TARGET void scale(float* x, float factor, size_t n) {
-  for (size_t i = 0; i < n; i++) x[i] = factor * x[i];
+HGC_TARGET void scale(float* out, float factor, const float* x, size_t n) {
+#pragma GCC ivdep  // where out is x, each entry still depends on itself alone
+  for (size_t i = 0; i < n; i++) out[i] = factor * x[i];
 }
 
 HGC_TARGET void multiply_add(float* out, float factor, const float* a, const float* b, size_t n) {

@@ -1,4 +1,4 @@
-// What one step adds to the residual: the gradient, clipped, with weight decay and momentum
+// What one step adds to the residual: the gradient, scaled and clipped, with weight decay and momentum
 // (core/feedback.py).
 #pragma once
 
@@ -17,23 +17,25 @@ constexpr size_t kBlock = 2048;  // entries that are prepared at once: they stay
 class Update {
  public:
   Update(hgc_step& step, size_t n) : step_(step), passes_(passes_of(step.path)), n_(n) {
-    step.clip_factor = 1;
+    step.multiplier = float(step.factor);
   }
 
   const Passes& passes() const { return passes_; }
 
-  // The gradient of [at, at + count) with clipping and weight decay: its own memory, or `scratch`.
+  // The gradient of [at, at + count) with scaling, clipping and weight decay: its own memory, or `scratch`.
   const float* gradient(size_t at, size_t count, float* scratch) const {
     const float* x = widened(step_.gradient, step_.gradient_dtype, at, count, scratch);
-    if (step_.clip_factor == 1 && !step_.weight) return x;
-    if (x != scratch) std::copy_n(x, count, scratch);
-    if (step_.clip_factor != 1) passes_.scale(scratch, step_.clip_factor, count);
+    if (step_.multiplier != 1) {
+      passes_.scale(scratch, step_.multiplier, x, count);
+      x = scratch;
+    }
     if (step_.weight) {
       float spare[kBlock];
       const float* weight = widened(step_.weight, step_.weight_dtype, at, count, spare);
-      passes_.multiply_add(scratch, step_.weight_decay, weight, scratch, count);
+      passes_.multiply_add(scratch, step_.weight_decay, weight, x, count);
+      x = scratch;
     }
-    return scratch;
+    return x;
   }
 
   // What is added to the residual for a gradient x, in `scratch` or x's memory; the velocity goes to `next`.
@@ -71,8 +73,8 @@ class Update {
     }
   }
 
-  // Set the clip factor: core/feedback.py's, with core/sums.py's sum of squares. False where the gradient
-  // holds a NaN or an infinity.
+  // Set the multiplier where there is a clip: core/feedback.py's, with core/sums.py's sum of squares. False
+  // where the gradient holds a NaN or an infinity.
   bool clip() {
     if (!(step_.clip > 0)) return true;
     const float most = largest();
@@ -81,8 +83,9 @@ class Update {
     const uint64_t sum = reduce<uint64_t>(
         [&](const float* x, size_t count) { return passes_.square_sum(x, count, fixed.factor); },
         [](uint64_t a, uint64_t b) { return a + b; });
-    const double norm = std::sqrt(std::ldexp(double(sum), 2 * fixed.shift)) * step_.sqrt_world;
-    step_.clip_factor = norm <= step_.clip ? 1.0f : float(step_.clip / norm);
+    const double length = std::sqrt(std::ldexp(double(sum), 2 * fixed.shift));
+    const double norm = length * step_.sqrt_world * step_.factor;
+    if (!(norm <= step_.clip)) step_.multiplier = float(step_.factor * (step_.clip / norm));
     return true;
   }
 

@@ -98,17 +98,22 @@ class Codec:
         weight: ArrayLike | Block | None = None,
         weight_decay: float = 0.0,
         out: Bytes | None = None,
+        factor: float = 1.0,
     ) -> Bytes:
         """Compress a gradient (n,) of any floating dtype into a payload, uint8 (bytes,).
 
-        With `weight` (n,) and `weight_decay`, `weight_decay · weight` is added to the gradient first, as
+        The gradient is multiplied by `factor` first (with the clip factor, in one float32 multiplication),
+        as where it was made from a scaled loss: the inverse of the scale. All else is in unscaled units.
+
+        With `weight` (n,) and `weight_decay`, `weight_decay · weight` is added to the gradient then, as
         optimizers with L2 regularization do. What the payload does not carry stays in `residual`, so that
-        `residual_before + gradient = decode(payload) + residual_after` to float32 rounding. The payload is
-        `out` where that is given and of the payload's size, and else a new array.
+        `residual_before + factor · gradient = decode(payload) + residual_after` to float32 rounding. The
+        payload is `out` where that is given and of the payload's size, and else a new array.
 
         Raises:
             NonFiniteError: the step was not made; see there.
-            ValueError: the gradient has another size or no floating dtype, or payloads cannot stand in `out`.
+            ValueError: the gradient has another size or no floating dtype, payloads cannot stand in `out`, or
+                `factor` as float32 is not above 0 and finite.
         """
         if out is not None and not (out.dtype == np.uint8 and out.ndim == 1 and out.flags.carray):
             raise ValueError(f"out must be contiguous uint8 (bytes,) and not read-only; got {out!r:.40}")
@@ -119,6 +124,7 @@ class Codec:
             self._entries("gradient", gradient),
             None if weight is None else self._decay(weight, weight_decay),
             self.world_size,
+            1.0 if factor == 1 else self._factor(factor),
             out,
         )
         if sent is None:
@@ -149,7 +155,7 @@ class Codec:
         _, indices, values = wire.unpack(sent.payload)
         array = np.asarray(self._entries("gradient", gradient))
         decay = self._decay(weight, weight_decay)
-        update, _ = updated(feedback, array, decay, self.world_size, sent.clip_factor)
+        update = updated(array, sent.multiplier, decay)
         if feedback.momentum and state.momentum is not None:
             if feedback.masking:
                 state.momentum[indices] = sent.masked_momentum
@@ -252,6 +258,14 @@ class Codec:
     def _decay(self, weight: ArrayLike | Block | None, factor: float) -> Decay | None:
         return Decay(self._entries("weight", weight), factor) if weight is not None and factor else None
 
+    def _factor(self, factor: float) -> float:
+        """The factor as a float, in the range in which float32 is neither 0 nor an infinity."""
+        if not isinstance(factor, float):
+            factor = check.real(f"factor of {self.name!r}", factor)
+        if not _SMALLEST <= factor <= _LARGEST:  # nor NaN
+            raise ValueError(f"factor of {self.name!r} must be above 0 and fit float32; got {factor!r}")
+        return float(factor)
+
     def _float32(self, what: str, values: ArrayLike) -> Floats:
         return floats.widen(np.asarray(self._entries(what, values)))
 
@@ -274,6 +288,7 @@ class Codec:
 
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
+_SMALLEST, _LARGEST = 2.0**-149, 2.0**128 - 2.0**104  # of float32
 
 
 def _is_taken(dtype: np.dtype[Any]) -> bool:

@@ -18,7 +18,7 @@ class Feedback:
 
     With gradient g, momentum buffer u, residual e and W ranks::
 
-        g ← g · min(1, clip · W^(-1/2) / ‖g‖₂)                   where `clip` is given
+        g ← g · factor · min(1, clip · W^(-1/2) / ‖factor · g‖₂) where `factor` and `clip` are given
         g ← g + weight_decay · weight                            where the caller passes them
         u ← m·u + g,        v = e + u                            momentum m > 0
         u ← m·u + g,        v = e + (g + m·u)                    the same with Nesterov
@@ -28,7 +28,7 @@ class Feedback:
 
     Unmasked momentum correction is error feedback on the local momentum (dist-EF-SGDM: Zheng, Huang & Kwok,
     2019); masked, it is Deep Gradient Compression's (Lin et al., 1712.01887, sections 3.1 and 3.2).
-    Every operation is float32, rounded after each step.
+    Every operation is float32, rounded after each step; what g is multiplied by is one float32.
     """
 
     kind: ClassVar[str] = "feedback"
@@ -52,12 +52,12 @@ class Feedback:
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov needs a momentum above 0; got momentum=0")
 
-    def clip_factor(self, gradient: Floats, world_size: int) -> np.float32:
-        """min(1, clip · W^(-1/2) / ‖g‖₂) in float32; 1 without clipping."""
-        norm = math.sqrt(sums.square_sum(gradient)) if self.clip is not None else 0.0
-        if self.clip is None or norm * math.sqrt(world_size) <= self.clip:
-            return np.float32(1)
-        return np.float32(self.clip / (norm * math.sqrt(world_size)))
+    def multiplier(self, gradient: Floats, world_size: int, factor: float = 1.0) -> np.float32:
+        """factor · min(1, clip · W^(-1/2) / ‖factor · g‖₂) in float32; the factor without clipping."""
+        if self.clip is None:
+            return np.float32(factor)
+        norm = math.sqrt(sums.square_sum(gradient)) * math.sqrt(world_size) * factor
+        return np.float32(factor if norm <= self.clip else factor * (self.clip / norm))
 
     def advance(self, momentum: Floats, gradient: Floats) -> tuple[Floats, Floats]:
         """One momentum step: (new momentum buffer, what is to be applied or accumulated)."""

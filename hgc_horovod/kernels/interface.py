@@ -37,11 +37,12 @@ class Decay(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A payload, and what only its sender knows of it: the clip factor, and the momentum that masking
-    cleared, float32 (m,) in the order of the payload's entries (empty without masking)."""
+    """A payload, and what only its sender knows of it: what the gradient was multiplied by, a float32, and
+    the momentum that masking cleared, float32 (m,) in the order of the payload's entries (empty without
+    masking)."""
 
     payload: Bytes
-    clip_factor: float
+    multiplier: float
     masked_momentum: Floats
 
 
@@ -60,9 +61,10 @@ class Kernels(Protocol):
         gradient: Entries,
         decay: Decay | None,
         world_size: int,
+        factor: float = 1.0,
         out: Bytes | None = None,
     ) -> Sent | None:
-        """One step: `state` takes the gradient up, and k of its entries leave in the payload.
+        """One step: `state` takes factor · gradient up, and k of its entries leave in the payload.
 
         The payload is `out`, contiguous uint8 (bytes,), where that is given and of its size.
 

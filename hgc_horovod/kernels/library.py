@@ -9,7 +9,7 @@ from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_vo
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-VERSION = 1  # HGC_VERSION of csrc/hgc.h
+VERSION = 2  # HGC_VERSION of csrc/hgc.h
 OK, NON_FINITE, DAMAGED, NO_MEMORY = range(4)
 
 
@@ -38,7 +38,8 @@ class Step(ctypes.Structure):
         ("nesterov", c_int32),
         ("masking", c_int32),
         ("keep", c_int32),
-        ("clip_factor", c_float),
+        ("multiplier", c_float),
+        ("factor", c_double),
         ("clip", c_double),
         ("sqrt_world", c_double),
         ("residual", c_void_p),

@@ -135,19 +135,21 @@ class NativeKernels:
         gradient: Entries,
         decay: Decay | None,
         world_size: int,
+        factor: float = 1.0,
         out: Bytes | None = None,
     ) -> Sent | None:
         plan: _Plan | None = state.plan
         if plan is None or not plan.fits(self, method, k, world_size, state):
             parts = (type(method.selector), type(method.quantizer), type(method.feedback))
             if not _KNOWN.issuperset(parts):
-                return self._reference.encode(method, k, state, gradient, decay, world_size, out)
+                return self._reference.encode(method, k, state, gradient, decay, world_size, factor, out)
             key = _Key(self, method, k, world_size, state.residual, state.momentum)
             plan = _Plan(key, self._calls, plan)
             plan.step.path, plan.step.threads = self._path, self._threads(state.residual.size)
         step = plan.step
         gradient, step.gradient = _readable(gradient)
         step.gradient_dtype = _DTYPES.get(gradient.dtype, _BFLOAT16)
+        step.factor = factor
         if decay is None:
             step.weight = None
         else:
@@ -166,7 +168,7 @@ class NativeKernels:
         state.momentum, state.plan = plan.momentum, plan
         self.encodes += 1
         self.rescans += step.scans - 1
-        return Sent(payload, step.clip_factor, masked[: step.sent] if plan.masking else masked)
+        return Sent(payload, step.multiplier, masked[: step.sent] if plan.masking else masked)
 
     def decode_sum(self, payloads: Bytes | Block, count: int, out: Entries, factor: float) -> None:
         flat, start = _readable(payloads)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ..core import check, floats, wire
 from ..core.bits import pack, unpack
 from ..core.block import Block, Entries
-from ..core.feedback import Feedback
 from ..core.method import Method
 from ..core.types import Bytes, Floats
 from .interface import Decay, Sent, State, check_codes
@@ -29,16 +28,17 @@ class ReferenceKernels:
         gradient: Entries,
         decay: Decay | None,
         world_size: int,
+        factor: float = 1.0,
         out: Bytes | None = None,
     ) -> Sent | None:
-        gradient = np.asarray(gradient)
+        gradient = floats.widen(np.asarray(gradient))
         feedback, size = method.feedback, state.residual.size
         momentum = state.momentum
-        if feedback.clip is not None and not np.isfinite(floats.widen(gradient)).all():
+        if feedback.clip is not None and not np.isfinite(gradient).all():
             return None
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is found below and refused
-            gradient, clip_factor = updated(feedback, gradient, decay, world_size)
-            update = gradient
+            multiplier = float(feedback.multiplier(gradient, world_size, factor))
+            gradient = update = updated(gradient, multiplier, decay)
             if feedback.momentum:
                 buffer = np.zeros(size, np.float32) if momentum is None else momentum
                 momentum, update = feedback.advance(buffer, gradient)
@@ -69,7 +69,7 @@ class ReferenceKernels:
         if out is not None and out.size == payload.size:
             out[:] = payload
             payload = out
-        return Sent(payload, clip_factor, masked)
+        return Sent(payload, multiplier, masked)
 
     def decode_sum(self, payloads: Bytes | Block, count: int, out: Entries, factor: float) -> None:
         payloads, out = np.asarray(payloads), np.asarray(out)
@@ -96,19 +96,11 @@ class ReferenceKernels:
         out += scales[np.arange(out.size) // bucket] * levels[codes]
 
 
-def updated(
-    feedback: Feedback,
-    gradient: NDArray[Any],
-    decay: Decay | None,
-    world_size: int,
-    clip_factor: float | None = None,
-) -> tuple[Floats, float]:
-    """The gradient after clipping and weight decay, and the clip factor (found, unless given)."""
+def updated(gradient: NDArray[Any], multiplier: float, decay: Decay | None) -> Floats:
+    """The gradient after scaling, clipping and weight decay."""
     update = floats.widen(gradient)
-    if clip_factor is None:
-        clip_factor = float(feedback.clip_factor(update, world_size))
-    if clip_factor != 1:
-        update = update * np.float32(clip_factor)
+    if multiplier != 1:
+        update = update * np.float32(multiplier)
     if decay is not None:
         update = update + np.float32(decay.factor) * floats.widen(np.asarray(decay.weight))
-    return update, clip_factor
+    return update

@@ -52,7 +52,8 @@ def test_several_steps_by_the_formulas(rule, bits, density):
     steps = []
     for step in range(8):
         gradient, weight = gaussian(n, seed=step), gaussian(n, seed=100 + step)
-        payload = codec.encode(gradient, weight, weight_decay)
+        scale = np.float32((1, 1000)[step % 2])  # of the loss
+        payload = codec.encode(scale * gradient, weight, weight_decay, factor=1 / float(scale))
         decoded, sent = codec.decode_sum([payload]).astype(np.float64), wire.unpack(payload)[1]
         steps.append((gradient, weight, decoded, sent))
         residual, momentum = transcribe(codec.method.feedback, world_size, weight_decay, steps)
@@ -100,24 +101,27 @@ def test_a_steady_gradient_arrives_in_the_end(bits):
     assert np.abs(codec.residual).max() < steps * np.abs(gradient).max() / 4
 
 
-@given(tensors(1, 30, limit=1e18), st.floats(1e-6, 1e6), st.integers(1, 64))
-def test_the_clip_factor_by_its_formula(gradient, clip, world_size):
-    factor = Feedback(clip=clip).clip_factor(gradient, world_size)
-    norm = math.sqrt(math.fsum(v * v for v in gradient.tolist()))
-    wanted = min(1.0, clip * world_size**-0.5 / norm) if norm else 1.0
-    assert isinstance(factor, np.float32)
-    assert float(factor) == pytest.approx(wanted, rel=1e-6)
+@given(
+    tensors(1, 30, limit=1e18), st.floats(1e-6, 1e6), st.integers(1, 64), st.just(1.0) | st.floats(1e-9, 1e9)
+)
+def test_the_multiplier_by_its_formula(gradient, clip, world_size, factor):
+    multiplier = Feedback(clip=clip).multiplier(gradient, world_size, factor)
+    norm = math.sqrt(math.fsum((factor * v) ** 2 for v in gradient.tolist()))
+    wanted = factor * min(1.0, clip * world_size**-0.5 / norm) if norm else factor
+    assert isinstance(multiplier, np.float32)
+    assert float(multiplier) == pytest.approx(wanted, rel=1e-6)
 
 
 def test_the_world_size_lowers_the_limit():
     gradient = np.array([0.6, 0.8], np.float32)  # of norm 1
-    factors = [Feedback(clip=1.5).clip_factor(gradient, world_size) for world_size in (1, 2, 4, 9)]
-    assert factors == pytest.approx([1, 1, 0.75, 0.5], rel=1e-6)
+    multipliers = [Feedback(clip=1.5).multiplier(gradient, world_size) for world_size in (1, 2, 4, 9)]
+    assert multipliers == pytest.approx([1, 1, 0.75, 0.5], rel=1e-6)
 
 
 @given(tensors(min_size=1))
-def test_without_a_clip_the_factor_is_one(gradient):
-    assert Feedback().clip_factor(gradient, 8) == 1
+def test_without_a_clip_the_multiplier_is_the_factor(gradient):
+    assert Feedback().multiplier(gradient, 8) == 1
+    assert Feedback().multiplier(gradient, 8, 1 / 3) == np.float32(1 / 3)
 
 
 @given(st.floats(0.3, 0.99), st.booleans(), st.integers(0, 100))

@@ -7,6 +7,7 @@ import pytest
 
 from hgc_horovod import Codec, NonFiniteError
 from hgc_horovod.core import wire
+from hgc_horovod.kernels.reference import ReferenceKernels
 
 from .samples import FLAGS, LARGEST, MOMENTA, gaussian, hybrid, name, same_bits, snapshot
 
@@ -86,15 +87,16 @@ def test_undo_restores_the_state(rule, clip, weight_decay, keep, density, bits):
     for step in range(4):
         before, momentum = codec.residual.copy(), codec.momentum
         momentum = np.zeros(50, np.float32) if momentum is None else momentum.copy()
-        gradient = gaussian(50, seed=step)
-        codec.encode(gradient, weight, weight_decay)
+        scale = (1.0, 3.0, 2.0**16, 1e-6)[step]  # of the loss
+        gradient = gaussian(50, step, scale)
+        codec.encode(gradient, weight, weight_decay, factor=1 / scale)
         codec.undo(gradient, weight, weight_decay)
         assert codec.step == step
         assert codec.residual == pytest.approx(before, abs=2e-6)
         assert codec.residual.dtype == np.float32
         if rule:
             assert codec.momentum == pytest.approx(momentum, abs=2e-6)
-        codec.encode(gradient, weight, weight_decay)
+        codec.encode(gradient, weight, weight_decay, factor=1 / scale)
     assert codec.step == 4
 
 
@@ -116,6 +118,61 @@ def test_undo_takes_back_what_was_clipped_before_the_world_changed():
     codec.world_size = 32
     codec.undo(gradient)
     assert codec.residual == pytest.approx(np.zeros(50), abs=1e-6)
+
+
+@pytest.mark.parametrize("rule", MOMENTA, ids=name)
+@pytest.mark.parametrize(("clip", "keep"), list(product([None, 2.0], FLAGS)))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_gradient_of_a_scaled_loss_counts_as_the_gradient(rule, clip, keep, dtype):
+    """A power of two changes no digit, so that payload and state are the same, bit for bit."""
+    scaled, plain = (Codec(hybrid(clip=clip, feedback=keep, **rule), 50, world_size=2) for _ in range(2))
+    for step, scale in enumerate((2**16, 1, 2**-9)):
+        gradient, weight = gaussian(50, seed=step), gaussian(50, seed=99)
+        expected = plain.encode(gradient, weight, 0.01)
+        payload = scaled.encode((scale * gradient).astype(dtype), weight, 0.01, factor=1 / scale)
+        assert same_bits(payload, expected) and snapshot(scaled) == snapshot(plain)
+    for codec in (scaled, plain):
+        codec.amend(gaussian(50, seed=7))  # in unscaled units
+    assert snapshot(scaled) == snapshot(plain)
+
+
+@pytest.mark.parametrize(("norm", "limited"), [(0.5, 0.5), (10.0, 1.0)])
+def test_the_clip_limits_the_norm_of_what_was_scaled(norm, limited):
+    for scale in (1e3, 1e-3):
+        codec, gradient = Codec(hybrid(1.0, 32, clip=2.0), 50, world_size=4), gaussian(50)
+        gradient *= np.float32(norm * scale / np.linalg.norm(gradient))
+        sent = codec.decode_sum([codec.encode(gradient, factor=1 / scale)])
+        assert np.linalg.norm(sent) == pytest.approx(limited, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    "bad", [0, -1, -0.0, np.nan, np.inf, -np.inf, 1e-60, 1e39, 10**400, np.float32(0), "x", None, 1j]
+)
+def test_factors_that_float32_does_not_hold_are_refused(bad):
+    codec = Codec(hybrid(clip=1.0), 50, name="fc")
+    before = snapshot(codec)
+    with pytest.raises(ValueError, match="factor of 'fc' must be"):
+        codec.encode(gaussian(50), factor=bad)
+    assert snapshot(codec) == before
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_factors_of_any_type_of_numbers(kind):
+    """A product with a float32 would be one, and the clip another."""
+    codecs = [Codec(hybrid(clip=1.0), 50, kernels=kernels) for kernels in (ReferenceKernels(), None, None)]
+    factors = kind(0.3), kind(0.3), float(kind(0.3))
+    payloads = [c.encode(gaussian(50), factor=f) for c, f in zip(codecs, factors, strict=True)]
+    assert len({payload.tobytes() for payload in payloads}) == len({snapshot(c) for c in codecs}) == 1
+
+
+@pytest.mark.parametrize("rule", MOMENTA, ids=name)
+def test_what_overflows_once_it_is_scaled_is_refused(rule):
+    codec = Codec(hybrid(0.1, 4, **rule), 50)
+    codec.encode(gaussian(50))
+    before = copies(codec)
+    with pytest.raises(NonFiniteError):
+        codec.encode(np.full(50, 1e20, np.float32), factor=1e20)
+    assert_close(codec, before)
 
 
 def test_undo_sets_the_warm_up_back():

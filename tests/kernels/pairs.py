@@ -40,13 +40,14 @@ class Step(NamedTuple):
     gradient: np.ndarray
     weight: np.ndarray | None = None
     weight_decay: float = 0.0
+    factor: float = 1.0
 
 
 class Outcome(NamedTuple):
     """What one encode gives and leaves behind. `payload` is None where it raised NonFiniteError."""
 
     payload: bytes | None
-    clip_factor: bytes
+    multiplier: bytes
     masked: bytes
     residual: bytes
     momentum: bytes | None
@@ -74,7 +75,7 @@ def encoded(kernels: Kernels, method: Method, steps: Iterable[Step], world_size:
     for step in steps:
         given = step.gradient.copy()
         try:
-            codec.encode(step.gradient, step.weight, step.weight_decay)
+            codec.encode(step.gradient, step.weight, step.weight_decay, factor=step.factor)
         except NonFiniteError:
             assert recorder.sent is None
         assert given.tobytes() == step.gradient.tobytes()  # an encode reads its gradient only
@@ -89,7 +90,7 @@ def outcome(codec: Codec, sent: Sent | None) -> Outcome:
     assert sent.masked_momentum.dtype == np.float32
     return Outcome(
         sent.payload.tobytes(),
-        np.float32(sent.clip_factor).tobytes(),
+        np.float32(sent.multiplier).tobytes(),
         sent.masked_momentum.tobytes(),
         codec.residual.tobytes(),
         momentum,

@@ -187,6 +187,14 @@ def test_the_state_after_a_weight_that_is_not_finite(bad):
             assert [outcome.payload is None for outcome in outcomes] == [True, False, True, False]
 
 
+def test_the_state_after_gradients_that_are_not_finite_once_they_are_scaled():
+    good, huge = Step(gaussian(N), factor=1e-3), Step(gaussian(N, 1), gaussian(N, 2), 0.1, factor=LARGEST)
+    for rule, (density, bits) in product(REFUSED_RULES.values(), ((0.01, 4), (1.0, 16))):
+        outcomes = assert_identical(hybrid(density, bits, **rule), [huge, good, huge, good], threads=(1, 3))
+        refused = "clip" not in rule  # which brings them back
+        assert [outcome.payload is None for outcome in outcomes] == [refused, False, refused, False]
+
+
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_residual_that_was_set_from_outside(keep):
     given, results = gaussian(3000, 1), []

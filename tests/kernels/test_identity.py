@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from hgc_horovod import Codec
 from hgc_horovod.core import wire
-from tests.core.samples import BITS, gaussian, hybrid, same_bits, tensors
+from tests.core.samples import BITS, LARGEST, TINY, gaussian, hybrid, same_bits, tensors
 
 from .pairs import DTYPES, REFERENCE, Step, as_dtype, assert_identical, variants
 
@@ -27,6 +29,7 @@ RULES = {
     "no-feedback-nesterov-clip": {"feedback": False, "momentum": 0.9, "nesterov": True, "clip": 1.0},
 }
 ONE_ENTRY = 1e-9
+FACTORS = (2.0**-16, 1 / 3, 3.0, 1e30, 1e-42)  # the last one is a denormal
 
 
 def steps_of(n: int, count: int = 3, scale: float = 1.0) -> list[Step]:
@@ -99,6 +102,27 @@ def test_every_number_of_a_narrow_dtype(dtype):
         assert_identical(hybrid(1.0, bits), [Step(finite), Step(one, finite, 0.125)], threads=(2,))
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("factor", FACTORS)
+def test_gradients_that_are_scaled(factor, rule):
+    """The factor is another one in each step, and not kept from step to step."""
+    for n, dtype in ((67, "float16"), (2500, "bfloat16"), (4099, "float32"), (4099, "float64")):
+        scale = 1.0 if dtype == "float16" else min(1 / factor, 1e30)
+        steps = [
+            Step(as_dtype(gaussian(n, seed, scale), dtype), gaussian(n, 50 + seed), decay, used)
+            for seed, (decay, used) in enumerate([(0, factor), (0.01, factor / 2), (0.01, 1.0), (0, factor)])
+        ]
+        for density, bits in ((0.1, 4), (1.0, 16)):
+            assert_identical(hybrid(density, bits, **RULES[rule]), steps, world_size=3)
+
+
+@pytest.mark.parametrize("factor", FACTORS)
+def test_large_tensors_that_are_scaled(factor):
+    steps = [Step(gaussian(100_003, seed, min(1 / factor, 1e30)), factor=factor) for seed in range(3)]
+    for rule in ("plain", "nesterov-masking-clip"):
+        assert_identical(hybrid(0.01, 4, **RULES[rule]), steps, world_size=2, threads=(1, 3))
+
+
 @pytest.mark.parametrize("stride", [-1, 2, 3])
 def test_gradients_and_weights_with_gaps(stride):
     gradient, weight = (gaussian(9000, seed)[::stride] for seed in range(2))
@@ -126,9 +150,9 @@ def test_the_density_falls_during_a_warm_up(keep):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 1000])
 def test_clipping_in_worlds_of_every_size(world_size):
-    for scale in (1e-38, 1e-3, 1.0, 1e30):
-        method = hybrid(0.1, 4, clip=1.0)
-        assert_identical(method, steps_of(3001, 2, scale), world_size)
+    for scale, factor in product((1e-38, 1e-3, 1.0, 1e30), (1.0, 1e-3, 7.0)):
+        steps = [Step(gaussian(3001, seed, scale), factor=factor) for seed in range(2)]
+        assert_identical(hybrid(0.1, 4, clip=1.0), steps, world_size)
 
 
 small_rules = st.fixed_dictionaries(
@@ -155,3 +179,13 @@ def test_small_tensors_that_may_overflow(data, rule, bits, weight_decay):
     n = data.draw(st.integers(1, 80))
     steps = [Step(data.draw(tensors(n, n)), data.draw(tensors(n, n)), weight_decay) for _ in range(3)]
     assert_identical(hybrid(0.2, bits, **rule), steps, threads=(1,))
+
+
+@given(st.data(), small_rules, st.sampled_from(BITS), st.sampled_from([0.0, 3.0]))
+def test_small_tensors_under_any_factor(data, rule, bits, weight_decay):
+    n, factors = data.draw(st.integers(1, 80)), st.floats(TINY, LARGEST) | st.sampled_from([1.0, 2.0**-24])
+    steps = [
+        Step(data.draw(tensors(n, n)), data.draw(tensors(n, n, 1.0)), weight_decay, data.draw(factors))
+        for _ in range(3)
+    ]
+    assert_identical(hybrid(0.2, bits, **rule), steps, world_size=2, threads=(1,))
