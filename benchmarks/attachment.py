@@ -12,9 +12,9 @@ import torch
 from timing import Operation, clock
 
 import hgc_horovod.torch as hgc
-from hgc_horovod.torch import compressor as attached
+from hgc_horovod.torch import payloads
 
-CALLS = ("allgather_async", "synchronize")
+CALLS = ("allgather_async", "synchronize", "allreduce")
 ROWS = (
     *("compress", "decompress", "compress + decompress", "both, with Horovod's calls"),
     "both, without Horovod's thread",
@@ -30,8 +30,8 @@ def horovod() -> Iterator[None]:
     hvd.shutdown()
 
 
-def same(handle: Any) -> Any:
-    return handle
+def same(tensor: Any, *_: Any, **__: Any) -> Any:
+    return tensor
 
 
 class Attachment:
@@ -55,13 +55,13 @@ class Attachment:
 
     def run(self, gradient: torch.Tensor) -> list[float]:
         """Seconds of each of ROWS."""
-        timed = {name: self._timed(getattr(attached.hvd, name)) for name in CALLS}
+        timed = {name: self._timed(getattr(payloads.hvd, name)) for name in CALLS}
         with self._fresh(gradient, timed):
             compress, within = clock(self._compress), self.inside
             decompress = clock(self._decompress)
         own = [compress - within, decompress - (self.inside - within)]
         # What Horovod would do with one rank, at once: its thread then does not run beside us.
-        with self._fresh(gradient, {"allgather_async": lambda payload, **_: payload, "synchronize": same}):
+        with self._fresh(gradient, dict.fromkeys(CALLS, same)):
             alone = clock(self._compress) + clock(self._decompress)
         return [*own, sum(own), compress + decompress, alone]
 
@@ -73,7 +73,7 @@ class Attachment:
         self.inside = 0.0
         with ExitStack() as patches:
             for name, call in calls.items():
-                patches.enter_context(mock.patch.object(attached.hvd, name, call))
+                patches.enter_context(mock.patch.object(payloads.hvd, name, call))
             yield
 
     def _compress(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from . import check
@@ -83,4 +84,15 @@ def hgc(
         feedback=Feedback(keep=feedback, momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
         schedule=schedule,
         dense=DenseRule(min_elements=min_elements, min_ndim=min_ndim, inflate=inflate, fp16=dense_fp16),
+    )
+
+
+def dense(fp16: bool = False) -> Method:
+    """No compression: tensors are sent as they are, or cast to half precision. For a `policy`."""
+    return Method(
+        name="dense",
+        selector=TopK(1.0),
+        quantizer=for_bits(32),
+        feedback=Feedback(keep=False),
+        dense=DenseRule(min_elements=sys.maxsize, fp16=fp16),
     )

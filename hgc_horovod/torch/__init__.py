@@ -8,7 +8,13 @@ optimizer = hvd.DistributedOptimizer(
                                     warmup_steps=1000))
 """
 
+from ..core import methods
+from . import hooks
+from .agreement import CompressionError
 from .compression import Compression
 from .compressor import Compressor
+from .policy import embeddings, output_layer
 
-__all__ = ["Compression", "Compressor"]
+hooks.register()
+
+__all__ = ["Compression", "CompressionError", "Compressor", "embeddings", "methods", "output_layer"]

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
+import os
 from collections.abc import Iterable
 from typing import Any
 
+import horovod.torch as hvd
 import torch
 
-from ..core import methods
+from ..core import check, methods
 from ..core.method import Method
 from .compressor import Compressor
+from .loss_scale import LossScale
+from .momentum import MovedTerms, terms_for
+from .parameters import Parameters
+from .policy import Policy
 
+log = logging.getLogger("hgc_horovod")
 NamedParameters = Iterable[tuple[str, torch.Tensor]]
+_created = itertools.count()
 
 
 class Compression:
@@ -36,6 +46,8 @@ class Compression:
         *,
         momentum_from: torch.optim.Optimizer | None = None,
         optimizer: torch.optim.Optimizer | None = None,
+        policy: Policy = (),
+        loss_scale: Any = None,
         process_set: Any = None,
         name: str | None = None,
         seed: int = 0,
@@ -51,6 +63,12 @@ class Compression:
                 written there later (by a scheduler, a checkpoint, by hand) are moved as well.
             optimizer: the optimizer that will be wrapped, where `method` states a momentum itself; it is
                 checked to have none left (as the wrapped one is again before it steps).
+            policy: other methods for some parameters, as pairs of a name pattern ("*.bias") or a function of
+                name and parameter (`hgc_horovod.torch.embeddings(model)`), and a method
+                (`hgc_horovod.methods.dense()`). The first pair that matches counts; momentum stays that of
+                `method`.
+            loss_scale: the `torch.amp.GradScaler` in use, or a function that returns the factor by which the
+                loss was multiplied. What is kept is then free of that factor.
             process_set: the one given to `hvd.DistributedOptimizer`, where one is given.
             name: a prefix for the names of collectives; by default this process's how-manieth compressor it
                 is, so ranks that create compressors in different orders must give one.
@@ -59,15 +77,38 @@ class Compression:
         Raises:
             ValueError: an argument is wrong; the message names it.
         """
+        if not hvd.is_initialized():
+            raise ValueError("call hvd.init() before a compressor is created")
+        if not isinstance(method, Method):
+            raise ValueError(f"method must be a hgc_horovod.Method; got {type(method).__name__}")
+        check.whole("seed", seed, 0)
+        process_set = hvd.global_process_set if process_set is None else process_set
+        if not isinstance(process_set, hvd.ProcessSet):
+            raise ValueError(f"process_set must be a hvd.ProcessSet; got {process_set!r}")
+        if name is not None and not isinstance(name, str):
+            raise ValueError(f"name must be a string; got {name!r}")
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise ValueError(f"optimizer must be a torch.optim.Optimizer; got {optimizer!r}")
+        scale = LossScale(loss_scale)
+        parameters = Parameters(named_parameters, method, policy)
+        registered = [slot.parameter for slot in parameters.slots]
+        terms = terms_for(method, momentum_from, optimizer, registered, _reduces(process_set))
+        if isinstance(terms, MovedTerms) and process_set.rank() == 0:
+            log.warning("hgc_horovod: moved from the optimizer, per parameter group: %s", terms)
         return Compressor(
             method,
-            named_parameters,
-            momentum_from=momentum_from,
-            optimizer=optimizer,
+            parameters,
+            terms,
             process_set=process_set,
-            name=name,
+            loss_scale=scale,
+            prefix=name if name is not None else f"hgc.{next(_created)}",
             seed=seed,
         )
 
 
-_ATTACH = ("momentum_from", "optimizer", "process_set", "name", "seed")
+_ATTACH = ("momentum_from", "optimizer", "policy", "loss_scale", "process_set", "name", "seed")
+
+
+def _reduces(process_set: Any) -> bool:
+    """Whether Horovod's DistributedOptimizer reduces on this rank (the condition in its own source)."""
+    return bool(process_set.included()) and (hvd.size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from ..core.method import Method
 
 # What stands in the optimizer where a value was moved: to SGD a zero, but not the zero that a user writes.
 MARK = -0.0
+_MOVED = ("momentum", "weight_decay", "nesterov")
 
 
 class Terms(NamedTuple):
@@ -35,6 +36,12 @@ class FixedTerms:
 
     def of(self, parameter: torch.Tensor) -> Terms:
         return self._terms
+
+    def state(self) -> None:
+        """What a checkpoint has to hold: the terms are the method's, and do not change."""
+
+    def load_state(self, state: Any) -> None:
+        pass
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an optimizer that applies a momentum of its own as well."""
@@ -73,24 +80,57 @@ class MovedTerms:
 
     Each group's momentum, weight decay and Nesterov flag are zeroed in the optimizer. A value that appears
     there later (a scheduler cycles the momentum, a checkpoint is loaded) is moved as well, before the
-    optimizer can use it. Momentum buffers of earlier steps are left behind, as Horovod does when it wraps an
-    optimizer.
+    optimizer can use it. Momentum buffers of earlier steps are left behind when Horovod wraps an optimizer;
+    those of a checkpoint that is loaded later are taken over (`Compressor._take_over`).
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._groups: dict[int, _Group] = {}
-        self._optimizer = weakref.ref(optimizer)
+        self._optimizer: Callable[[], torch.optim.Optimizer | None] = weakref.ref(optimizer)
         for index, live in enumerate(optimizer.param_groups):
             group = _Group(index, live)
             group.move()
             self._groups.update((id(parameter), group) for parameter in live["params"])
 
     def __str__(self) -> str:
-        groups = {id(group): group for group in self._groups.values()}.values()
         return "; ".join(
             f"momentum {group.momentum}, weight_decay {group.weight_decay}, nesterov {group.nesterov}"
-            for group in groups
+            for group in self._distinct()
         )
+
+    def state(self) -> list[dict[str, Any]]:
+        """The terms of each group, as plain data."""
+        return [{key: getattr(group, key) for key in _MOVED} for group in self._distinct()]
+
+    def load_state(self, state: list[dict[str, Any]] | None) -> None:
+        """Take over the terms that `state` returned; None, of another compressor's kind, is let pass."""
+        groups = self._distinct()
+        if state is not None and len(state) != len(groups):
+            raise ValueError(
+                f"the state is of {len(state)} parameter groups; momentum_from has {len(groups)}"
+            )
+        for group, terms in zip(groups, state or [], strict=False):
+            for key in _MOVED:
+                setattr(group, key, terms[key])
+
+    def buffer_of(self, optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:
+        """The momentum buffer that stands in the optimizer, as of gradients to descend; it is taken out."""
+        group, kept = self._groups.get(id(parameter)), optimizer.state.get(parameter, {})
+        buffer: torch.Tensor | None = kept.pop("momentum_buffer", None) if group is not None else None
+        return -buffer if buffer is not None and group is not None and group.live["maximize"] else buffer
+
+    def _distinct(self) -> list[_Group]:
+        return list({id(group): group for group in self._groups.values()}.values())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"parameters": [(group, group.live["params"]) for group in self._distinct()]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # By identities again, which a copy's parameters have anew; it meets its optimizer when that steps.
+        self._optimizer = lambda: None
+        self._groups = {
+            id(parameter): group for group, parameters in state["parameters"] for parameter in parameters
+        }
 
     def of(self, parameter: torch.Tensor) -> Terms:
         """The parameter's terms now; none for a parameter that the optimizer does not have."""

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from ..codec import Codec
+from ..core import wire
 from ..core.method import Method
 from ..report import Traffic
+from .policy import Policy, methods_for
+from .policy import check as check_policy
 from .tensors import Buffer
 
 
 @dataclass(eq=False)
 class Slot:
-    """One registered parameter and what the compressor keeps for it.
+    """One registered parameter, the method that sends its gradients, and what the compressor keeps for it.
 
     `codec` holds the state of its compressed steps and `momentum` the buffer of its dense ones; each is made
-    when it is first needed. `step` counts its reductions. `in_flight`: compressed and not yet decompressed,
+    when it is first needed. `step` counts its steps. `in_flight`: compressed and not yet decompressed,
     while Horovod reads `payload` and `numbers`, which are kept from step to step.
     """
 
     name: str
     parameter: torch.Tensor
+    method: Method
     step: int = 0
     codec: Codec | None = None
     momentum: torch.Tensor | None = None
@@ -34,24 +40,36 @@ class Slot:
     floating: bool = field(init=False)
     traffic: Traffic = field(init=False)
     _finally_dense: bool | None = None
+    _full: Method | None = None
 
-    def start(self) -> None:
-        """Go in flight."""
-        if self.in_flight:  # Horovod was never asked for the last step's result, and may be sending it still
-            self.payload = self.numbers = None
-        self.in_flight = True
-
-    def is_dense(self, method: Method, gradient: torch.Tensor) -> bool:
+    def is_dense(self, gradient: torch.Tensor) -> bool:
         """Whether the gradient is to be sent as it is, which stays the same after the warm-up."""
-        if self.step < method.schedule.steps:
-            return method.is_dense(gradient.shape, self.step, gradient.element_size())
+        if not self.floating:
+            return True
+        if self.step < self.method.schedule.steps:
+            return self.method.is_dense(gradient.shape, self.step, gradient.element_size())
         if self._finally_dense is None:
-            self._finally_dense = method.is_dense(gradient.shape, None, gradient.element_size())
+            self._finally_dense = self.method.is_dense(gradient.shape, None, gradient.element_size())
         return self._finally_dense
+
+    def use(self, method: Method) -> None:
+        """Send by another method from now on; what was kept stays."""
+        self.method, self._finally_dense, self._full = method, None, None
+
+    def method_with(self, momentum: float, nesterov: bool) -> Method:
+        """The method with a momentum, always the same object as long as that is the same."""
+        full = self.method if self._full is None else self._full
+        if (full.feedback.momentum, full.feedback.nesterov) != (momentum, nesterov):
+            full = self.method.with_feedback(momentum=momentum, nesterov=nesterov)
+        self._full = full
+        return full
 
     def __post_init__(self) -> None:
         self.traffic = Traffic(self.name)
         self.floating = self.parameter.is_floating_point()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "payload": None, "numbers": None}
 
 
 class Parameters:
@@ -61,7 +79,9 @@ class Parameters:
     time; only a change of order costs a search.
     """
 
-    def __init__(self, named_parameters: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def __init__(
+        self, named_parameters: Iterable[tuple[str, torch.Tensor]], method: Method, policy: Policy = ()
+    ) -> None:
         pairs = list(named_parameters)
         if not pairs:
             raise ValueError(
@@ -82,14 +102,41 @@ class Parameters:
         counts = Counter(name for name, _ in pairs)
         if twice := [name for name, count in counts.items() if count > 1]:
             raise ValueError(f"named_parameters must have unique names; these came twice: {', '.join(twice)}")
-        self.slots: list[Slot] = []
-        self._index: dict[int, int] = {}
+        if large := [name for name, parameter in pairs if parameter.numel() > wire.MAX_ENTRIES]:
+            raise ValueError(
+                f"named_parameters: {large[0]} has more than 2^31 - 1 entries, which Horovod cannot count; "
+                "split it into several parameters"
+            )
+        first: dict[int, str] = {}
         for name, parameter in pairs:  # a parameter that is shared under two names keeps the first
-            if id(parameter) not in self._index:
-                self._index[id(parameter)] = len(self.slots)
-                self.slots.append(Slot(name, parameter))
+            first.setdefault(id(parameter), name)
+        self._policy = check_policy(policy, method)
+        single = [(name, parameter) for name, parameter in pairs if first[id(parameter)] == name]
+        methods = methods_for(single, self._policy, method)
+        self.slots = [Slot(*pair, method) for pair, method in zip(single, methods, strict=True)]
+        self._start_search()
+
+    def use(self, method: Method) -> None:
+        """Another method for the parameters that the policy leaves to the default."""
+        check_policy(self._policy, method)
+        named = [(slot.name, slot.parameter) for slot in self.slots]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it was said when the compressor was made
+            methods = methods_for(named, self._policy, method)
+        for slot, its in zip(self.slots, methods, strict=True):
+            slot.use(its)
+
+    def _start_search(self) -> None:
+        self._index = {id(slot.parameter): index for index, slot in enumerate(self.slots)}
         self._follower = list(range(1, len(self.slots) + 1))
         self._last = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"slots": self.slots, "_policy": self._policy}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start_search()  # anew: it goes by the parameters' identities
 
     def find(self, gradient: torch.Tensor) -> Slot | None:
         """The slot whose parameter has this very gradient, or None.

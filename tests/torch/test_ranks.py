@@ -25,7 +25,7 @@ class Outcome:
                 PROGRAM,
                 ranks,
                 controller,
-                timeout=420,
+                timeout=600,
                 args=[str(directory)],
                 env={"HOROVOD_DYNAMIC_PROCESS_SETS": "1"},
             )

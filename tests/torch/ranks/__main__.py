@@ -1,5 +1,5 @@
-"""Run on every rank: `python tests/torch/ranks DIRECTORY [PART OF A NAME]`. Executes all cases, or those of
-such a name, in one order, and writes
+"""Run on every rank: `python tests/torch/ranks DIRECTORY [PART OF A NAME]`. Executes all cases but long ones,
+or those of such a name, in one order, and writes
 
     {"case": NAME, "error": null or a traceback, "seconds": TIME}
 
@@ -19,7 +19,7 @@ from pathlib import Path
 import horovod.torch as hvd
 import torch
 
-from tests.torch.ranks.cases import CASES
+from tests.torch.ranks.cases import CASES, LONG
 
 HANG = 150  # seconds after which a case that hangs shows where
 
@@ -28,7 +28,8 @@ def main(directory: str, part: str = "") -> None:
     torch.set_num_threads(1)
     hvd.init()
     with (Path(directory) / f"{hvd.rank()}.jsonl").open("w") as lines:
-        for name, case in [(name, case) for name, case in CASES.items() if part in name]:
+        cases = {**CASES, **LONG} if part else CASES
+        for name, case in [(name, case) for name, case in cases.items() if part in name]:
             faulthandler.dump_traceback_later(HANG, exit=True)
             error, start = None, time.monotonic()
             try:

@@ -1,12 +1,33 @@
-"""The list of all cases: the `case_…` functions of this package's modules, once per variant."""
+"""The lists of all cases: the `case_…` functions of this package's modules, once per variant.
+
+`LONG` has those that two launches are enough for, and which only a part of their name starts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import ModuleType
 
-from . import equivalence, gradients, misuse, nonfinite, options, reporting, tensors, training
+from . import (
+    agreeing,
+    checkpoints,
+    equivalence,
+    gradients,
+    hooks,
+    longrun,
+    misuse,
+    nonfinite,
+    options,
+    policies,
+    reporting,
+    scaling,
+    sets,
+    steps,
+    surroundings,
+    tensors,
+    training,
+)
 
 _MODULES: tuple[ModuleType, ...] = (
     gradients,
@@ -14,15 +35,23 @@ _MODULES: tuple[ModuleType, ...] = (
     equivalence,
     options,
     nonfinite,
+    scaling,
+    steps,
+    policies,
+    checkpoints,
+    agreeing,
     reporting,
     misuse,
+    surroundings,
+    hooks,
+    sets,
     training,
 )
 
 
-def _collect() -> dict[str, Callable[[], None]]:
+def _collect(modules: Iterable[ModuleType]) -> dict[str, Callable[[], None]]:
     found: dict[str, Callable[[], None]] = {}
-    for module in _MODULES:
+    for module in modules:
         for name, function in vars(module).items():
             if name.startswith("case_"):
                 title = f"{module.__name__.rpartition('.')[2]}.{name.removeprefix('case_')}"
@@ -31,4 +60,5 @@ def _collect() -> dict[str, Callable[[], None]]:
     return found
 
 
-CASES = _collect()
+CASES = _collect(_MODULES)
+LONG = _collect([longrun])

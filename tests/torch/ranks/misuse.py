@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import horovod.torch as hvd
 import torch
 
 import hgc_horovod.torch as hgc
+from hgc_horovod.torch import agreement
 
 from .harness import OPTIONS, Given, raises, values, variants, wrap
 
@@ -67,6 +69,8 @@ WRONG: dict[str, tuple[Sequence[str], Call]] = {
     "used-up generator": (["named_parameters", "anew"], used_up),
     "bare parameters": (["named_parameters", "pairs"], lambda: hgc.Compression.hgc(Given().parameters())),
     "no process set": (["process_set", "3"], lambda: compression(process_set=3)),
+    "no loss scale": (["loss_scale", "3"], lambda: compression(loss_scale=3)),
+    "no policy": (["policy", "pairs"], lambda: compression(policy=[("*", "dense")])),
     "no name": (["name", "5"], lambda: compression(name=5)),
     "no optimizer": (["optimizer", "3"], lambda: compression(optimizer=3)),
     "no method": (["method"], lambda: hgc.Compression.from_method("hgc", Given().named_parameters())),
@@ -118,13 +122,17 @@ def case_process_set_of_optimizer_only() -> None:
     subset = hvd.add_process_set(list(range(1, hvd.size())))
     model = Given({"matrix": (48, 32)})
     optimizer, _ = wrap(model, OPTIONS, attach={"name": "mismatch"}, process_set=subset)
-    model.loss(0).backward()
+    with mock.patch.object(agreement, "PATIENCE", 1.0):
+        model.loss(0).backward()
     if subset.included():
         raises(ValueError, ["process_set"], optimizer.synchronize)
+        hvd.barrier()
     else:
         optimizer.synchronize()
+        hvd.barrier()
         # What the members have begun ends when this rank takes part, so that the job can go on.
-        hvd.allgather(torch.zeros(0, dtype=torch.uint8), name="mismatch.matrix")
+        for begun in ("settings", "matrix"):
+            hvd.allgather(torch.zeros(0, dtype=torch.uint8), name=f"mismatch.{begun}")
     hvd.barrier()
     hvd.remove_process_set(subset)
 
@@ -142,7 +150,7 @@ def case_process_set_of_compressor_only() -> None:
             assert "process_set" in str(error)
     else:
         raises(ValueError, ["process_set"], model.loss(0).backward)
-        hvd.allreduce(torch.zeros(3), name="matrix")  # what the members have begun
+        hvd.allreduce(torch.zeros(2), name="matrix")  # what the members have begun
     hvd.barrier()
     hvd.remove_process_set(subset)
 

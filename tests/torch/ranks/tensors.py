@@ -234,5 +234,5 @@ def case_small_is_exact(**options: Any) -> None:
     for step in reduced(optimizer, fill):
         for name, p in model.named_parameters():
             close(p.grad, plain[name], bound=2**-10 if options else 0, what=f"{name}, step {step}")
-    for row in compressor.report().tensors:
+    for row in compressor.report().tensors[:-1]:  # the last one is the agreement
         assert row.compressed_steps == 0 and row.dense_bytes == row.sent_bytes * (2 if options else 1)

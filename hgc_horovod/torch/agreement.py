@@ -1,0 +1,153 @@
+"""What all ranks of a process set have to agree on: their settings before the first step, and in every step,
+before anything of it is decoded, whether it counts.
+
+A step counts where every rank could compress every gradient, and every gradient was finite. Where it does
+not, each rank takes its part back, so that nothing that was kept is lost with the step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import horovod.torch as hvd
+import numpy as np
+import torch
+
+BYTES = 12  # that a step's agreement sends
+PATIENCE = 30.0  # seconds; half of the time after which Horovod warns of a rank that others wait for
+
+
+class CompressionError(RuntimeError):
+    """A rank could not compress a gradient. Raised on every rank; the message names the rank and tensor."""
+
+
+class Agreement:
+    """One compressor's.
+
+    Args:
+        prefix: of the names of the collectives.
+        process_set: whose ranks are to agree.
+    """
+
+    def __init__(self, prefix: str, process_set: Any) -> None:
+        self._prefix, self._process_set = prefix, process_set
+        self._settings: dict[str, Any] | None = None
+        self._handle: int | None = None
+        self.compared = False
+        self.begin()
+
+    def begin(self) -> None:
+        """A new step."""
+        self._finite = True
+        self._watched: list[torch.Tensor] = []
+        self._failure: tuple[str, Exception] | None = None
+
+    def compare(self, settings: dict[str, Any]) -> None:
+        """Compare plain data with the other ranks', as soon as they have come so far.
+
+        Gradients come in another order on other ranks, so this rank does not wait for ever: what it did not
+        hear of here it waits for in `conclude`. Raises ValueError, on every rank, where two differ.
+        """
+        self._settings = settings
+        digest = hashlib.sha256(json.dumps(settings).encode()).digest()
+        self._handle = hvd.allgather_async(
+            torch.tensor(list(digest), dtype=torch.uint8), f"{self._prefix}.settings", self._process_set
+        )
+        self._settle()
+
+    def broken(self) -> None:
+        """This step has a gradient here that is not finite."""
+        self._finite = False
+
+    def watch(self, gradient: torch.Tensor) -> None:
+        """A gradient that is sent as it is, and may not be finite."""
+        if gradient.is_floating_point() and gradient.numel():
+            self._watched.append(torch.linalg.vector_norm(gradient.detach(), math.inf))
+
+    def failed(self, tensor: str, error: Exception) -> None:
+        """The step cannot be made here. `conclude` raises it, since the other ranks have to hear of it."""
+        if self._failure is None:
+            self._failure = (tensor, error)
+
+    def conclude(self, discard: bool) -> bool:
+        """Whether the step counts. Called once a step on every rank, when all its gradients are on their way.
+
+        Raises:
+            CompressionError: a rank failed.
+            ValueError: the settings differ, or some ranks `discard` the step and others do not.
+        """
+        if not self.compared and not self._settle():
+            raise ValueError(
+                "process_set must be the one that DistributedOptimizer was given: ranks of the compressor's "
+                "did not take part in the first step"
+            )
+        finite, failure = self._finite and _all_finite(self._watched), self._failure
+        mine = torch.tensor([not finite, failure is not None, discard], dtype=torch.float32)
+        name = f"{self._prefix}.step"
+        everyones = hvd.allreduce(mine, op=hvd.Sum, name=name, process_set=self._process_set)
+        broken, failures, discards = everyones.tolist()
+        if failures:
+            texts = self._gather(None if failure is None else f"{failure[0]!r}: {failure[1]!r}")
+            told = [f"rank {rank} could not compress {text}" for rank, text in enumerate(texts) if text]
+            raise CompressionError("; ".join(told)) from (None if failure is None else failure[1])
+        if discards not in (0, self._process_set.size()):
+            raise ValueError(
+                f"discard must be called on every rank, in place of step; {discards:.0f} of "
+                f"{self._process_set.size()} ranks did"
+            )
+        return not broken and not discards
+
+    def _settle(self) -> bool:
+        """Whether the settings have been compared, after some patience."""
+        assert self._handle is not None
+        end = time.monotonic() + PATIENCE
+        while not hvd.poll(self._handle):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.001)
+        digests = hvd.synchronize(self._handle).view(self._process_set.size(), -1)
+        self._handle, settings = None, self._settings
+        if not (digests == digests[0]).all():
+            raise ValueError(_difference(self._gather(settings)))
+        self._settings, self.compared = None, True
+        return True
+
+    def _gather(self, value: Any) -> list[Any]:
+        """The plain data of every rank."""
+        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+        names = (f"{self._prefix}.{part}" for part in ("sizes", "texts"))
+        sizes, texts = (
+            hvd.allgather(tensor, name, self._process_set).numpy()
+            for tensor, name in zip((torch.tensor([data.numel()]), data), names, strict=True)
+        )
+        return [json.loads(text.tobytes()) for text in np.split(texts, np.cumsum(sizes)[:-1])]
+
+
+def _all_finite(norms: list[torch.Tensor]) -> bool:
+    if len(norms) > 1 and norms[0].device.type != "cpu":  # one wait for the device, not one for each
+        norms = [torch.stack([norm.to(norms[0].device, torch.float64) for norm in norms]).max()]
+    return all(math.isfinite(norm) for norm in norms)
+
+
+def _difference(settings: list[dict[str, Any]]) -> str:
+    """The first setting in which two ranks differ."""
+    first = dict(_flat(settings[0]))
+    for rank, other in enumerate(dict(_flat(one)) for one in settings):
+        for key in [*first, *other]:
+            mine, its = (flat.get(key, "missing") for flat in (first, other))
+            if mine != its:
+                return f"all ranks need the same settings; {key} is {mine} on rank 0, {its} on rank {rank}"
+    raise AssertionError("the settings are equal, but not their digests")
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}".lstrip("."))
+    else:
+        yield path, value

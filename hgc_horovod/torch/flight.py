@@ -1,0 +1,80 @@
+"""Gradients between `compress` and `decompress`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from ..codec import Codec
+from ..core.block import Block
+from . import tensors
+from .momentum import Terms, advance
+from .parameters import Slot
+
+
+class Dense(NamedTuple):
+    """A gradient on its way through Horovod's own allreduce; without a slot where it is not registered."""
+
+    slot: Slot | None
+    gradient: torch.Tensor
+
+
+class Reduced(NamedTuple):
+    """A gradient that was reduced before, and is not to be once more."""
+
+    gradient: torch.Tensor
+
+
+class Encoded(NamedTuple):
+    """What was encoded, as long as `entries` hold it: the gradient's `own` memory, or a copy."""
+
+    codec: Codec
+    entries: Block
+    own: bool
+    version: int  # of the gradient
+    weight_decay: float
+
+
+class Compressed(NamedTuple):
+    """A gradient whose payload is being gathered, and what was encoded, unless that failed."""
+
+    slot: Slot
+    gradient: torch.Tensor
+    encoded: Encoded | None
+    handle: int
+
+    def take_back(self) -> None:
+        """Undo the encoding, before anything is written over it."""
+        if self.encoded is not None:
+            codec, entries, _, _, decay = self.encoded
+            codec.undo(entries, weight_of(self.slot, decay), decay)
+
+    def written_to(self) -> bool:
+        """Whether what was encoded is no longer there."""
+        encoded = self.encoded
+        return encoded is not None and encoded.own and self.gradient._version != encoded.version
+
+
+Context = Dense | Compressed | Reduced | None  # None: a sparse gradient, which Horovod gathers itself
+
+
+def weight_of(slot: Slot, weight_decay: float) -> Block | None:
+    """The parameter's entries, where they are needed."""
+    return tensors.entries(slot.parameter)[0] if weight_decay else None
+
+
+def apply_terms(slot: Slot, result: torch.Tensor, terms: Terms, loss_scale: float) -> None:
+    """Weight decay and momentum of a gradient that was reduced dense, in place."""
+    if not (terms.momentum or terms.weight_decay):
+        return
+    if not torch.isfinite(result).all():  # finite gradients may overflow in their sum
+        return
+    if loss_scale != 1:
+        result.div_(loss_scale)
+    result.add_(slot.parameter.detach(), alpha=terms.weight_decay)
+    if terms.momentum:
+        slot.momentum, update = advance(slot.momentum, result, terms)
+        result.copy_(update)
+    if loss_scale != 1:
+        result.mul_(loss_scale)

@@ -1,0 +1,69 @@
+"""What a compressor has to do when its optimizer steps. Horovod's wrapper is made after its compressor, which
+meets it here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ..core import floats
+from . import tensors
+from .compressor import Compressor
+from .momentum import MovedTerms
+
+
+def _compressor_of(optimizer: Any) -> Compressor | None:
+    compression = getattr(optimizer, "_compression", None)
+    return compression if isinstance(compression, Compressor) else None
+
+
+def _before_step(optimizer: Any, *_: Any) -> None:
+    """Runs twice where Horovod's step() synchronizes: before that, and before the step of what it wraps."""
+    compressor = _compressor_of(optimizer)
+    if compressor is None:
+        return
+    going_to_reduce = optimizer._should_synchronize and not optimizer._synchronized and optimizer._handles
+    if going_to_reduce and compressor._loss_scale.divides:
+        raise ValueError(
+            "the GradScaler has divided gradients that are still being reduced; call optimizer.synchronize() "
+            "before scaler.step(optimizer), and that within optimizer.skip_synchronize()"
+        )
+    compressor._terms.before_step(optimizer)
+    step = compressor._step
+    if step.unapplied and not optimizer._handles and isinstance(compressor._terms, MovedTerms):
+        _take_over(compressor, optimizer, compressor._terms)
+    step.unapplied = False
+    # A step() after synchronize() reduces once more, unless within skip_synchronize().
+    step.twice = optimizer._synchronized and optimizer._should_synchronize and not optimizer._handles
+
+
+def _after_step(optimizer: Any, *_: Any) -> None:
+    compressor = _compressor_of(optimizer)
+    if compressor is not None:
+        compressor._step.twice = compressor._step.unapplied = False
+
+
+def _take_over(compressor: Compressor, optimizer: Any, terms_of: MovedTerms) -> None:
+    """The momentum buffers of a checkpoint without compression, which was loaded into the optimizer.
+
+    They are the same on all ranks, so what they add to this step's gradients needs no communication.
+    """
+    for slot in compressor._parameters.slots:
+        buffer, terms = terms_of.buffer_of(optimizer, slot.parameter), terms_of.of(slot.parameter)
+        if buffer is None or not terms.momentum or slot.parameter.grad is None:
+            continue
+        share = terms.momentum * buffer
+        slot.parameter.grad.add_(share, alpha=terms.momentum if terms.nesterov else 1.0)
+        if slot.codec is not None and slot.codec.momentum is not None:
+            entries, _ = tensors.entries(share / compressor._step.op_scale)
+            slot.codec.momentum = slot.codec.momentum + floats.widen(np.asarray(entries))
+        elif slot.momentum is not None:
+            slot.momentum.add_(share)
+
+
+def register() -> None:
+    """For all optimizers; others than ours are let pass."""
+    register_optimizer_step_pre_hook(_before_step)
+    register_optimizer_step_post_hook(_after_step)

@@ -1,0 +1,209 @@
+"""A compressor's state between steps: what a checkpoint holds, and what all ranks must have in common.
+
+Residuals and velocities belong to the rank that kept them. What the optimizer would get of them in the end is
+scale · mean over the ranks, with the scale of Horovod's op (1 for Average, W for Sum): that is what is kept
+where a run goes on with another number of ranks.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..core import check
+from . import tensors
+
+if TYPE_CHECKING:
+    from .compressor import Compressor
+    from .parameters import Slot
+
+VERSION = 1
+_OTHER_WORLD = ("refuse", "mean", "zero")
+_FILE = re.compile(r"rank(\d+)-of-(\d+)\.pt")
+State = dict[str, Any]
+
+
+def settings(compressor: Compressor) -> State:
+    """Everything that has to be the same on all ranks, as plain data."""
+    return {
+        "method": compressor.method.to_json(),
+        "seed": compressor.seed,
+        "loss_scale": bool(compressor._loss_scale),
+        "momentum_from": compressor._terms.state(),
+        "parameters": {
+            slot.name: {
+                "shape": list(slot.parameter.shape),
+                "dtype": str(slot.parameter.dtype),
+                "method": "" if slot.method is compressor.method else slot.method.to_json(),
+                "steps so far": slot.step,
+            }
+            for slot in compressor._parameters.slots
+        },
+    }
+
+
+def of(compressor: Compressor) -> State:
+    """This rank's state. ValueError in the middle of a step."""
+    if any(slot.in_flight for slot in compressor._parameters.slots):
+        raise ValueError("state_dict must be called between steps: gradients are being reduced now")
+    compressor._step.look_around()
+    return {
+        "version": VERSION,
+        "rank": compressor._step.rank,
+        "world_size": compressor._step.world,
+        "scale": compressor._step.op_scale,
+        "terms": compressor._terms.state(),
+        "tensors": {slot.name: _of_slot(slot) for slot in compressor._parameters.slots},
+    }
+
+
+def load(compressor: Compressor, state: State | list[State], other_world: str) -> None:
+    """Take over this rank's state, or what becomes of it in another world."""
+    if other_world not in _OTHER_WORLD:
+        raise ValueError(f"other_world must be one of {', '.join(_OTHER_WORLD)}; got {other_world!r}")
+    compressor._step.look_around()
+    rank, world = compressor._step.rank, compressor._step.world
+    states = state if isinstance(state, list) else [state]
+    if not states or any(not isinstance(one, dict) or one.get("version") != VERSION for one in states):
+        raise ValueError(f"state must be what state_dict returned, of version {VERSION}; got {state!r:.60}")
+    saved = states[0]["world_size"]
+    own = [one for one in states if one["rank"] == rank]
+    if saved == world and own:
+        take(compressor, own[0])
+    elif saved == world:
+        raise ValueError(
+            f"this is the state of rank {states[0]['rank']}, and residuals are each rank's own: load that of "
+            f"rank {rank} here, or all ranks' as a list"
+        )
+    elif other_world == "refuse":
+        raise ValueError(
+            f"the state was kept by {saved} ranks, and there are {world} now; other_world='mean' keeps what "
+            "they have not sent yet, 'zero' drops it"
+        )
+    elif other_world == "zero":
+        take(compressor, {**states[0], "tensors": {k: _zero(v) for k, v in states[0]["tensors"].items()}})
+    elif [one["rank"] for one in states] != list(range(saved)):
+        raise ValueError(
+            f"other_world='mean' needs the states of all {saved} ranks, as a list in their order"
+        )
+    else:
+        take(compressor, _mean(states, world))
+
+
+def take(compressor: Compressor, state: State) -> None:
+    """Take over a state, whosever it is."""
+    slots = {slot.name: slot for slot in compressor._parameters.slots}
+    given: dict[str, State] = state["tensors"]
+    if strange := sorted(slots.keys() ^ given.keys()):
+        raise ValueError(f"state must be of the same parameters; only one side has {', '.join(strange[:5])}")
+    for name, slot in slots.items():
+        for key in ("residual", "momentum"):
+            values = given[name][key]
+            if values is not None and values.shape != slot.parameter.shape:
+                raise ValueError(
+                    f"state of {name} must have its shape, {tuple(slot.parameter.shape)}; "
+                    f"got {tuple(values.shape)}"
+                )
+    compressor._reset()
+    compressor._step.look_around()
+    compressor._step.op_scale = float(state["scale"])
+    compressor._terms.load_state(state["terms"])
+    for name, slot in slots.items():
+        _load_slot(compressor, slot, given[name])
+
+
+def save(compressor: Compressor, directory: str | Path) -> None:
+    """Write this rank's state, so that a crash leaves the old file or the new one."""
+    state = of(compressor)
+    path = Path(directory) / f"rank{state['rank']}-of-{state['world_size']}.pt"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    torch.save(state, part)
+    part.replace(path)
+
+
+def load_directory(compressor: Compressor, directory: str | Path, other_world: str) -> None:
+    """Read this rank's file, or all where the world was another one."""
+    compressor._step.look_around()
+    found: dict[int, dict[int, Path]] = {}
+    for path in Path(directory).glob("rank*.pt"):
+        if match := _FILE.fullmatch(path.name):
+            found.setdefault(int(match[2]), {})[int(match[1])] = path
+    if len(found) != 1:
+        raise ValueError(
+            f"directory must hold the files of one world size; {directory} has those of "
+            f"{', '.join(map(str, sorted(found))) or 'none'}"
+        )
+    ((saved, paths),) = found.items()
+    if missing := set(range(saved)) - set(paths):
+        raise ValueError(f"directory {directory} lacks the file of rank {min(missing)} of {saved}")
+    if saved == compressor._step.world:
+        load(compressor, _read(paths[compressor._step.rank]), other_world)
+    else:
+        ranks = range(saved) if other_world == "mean" else range(1)
+        load(compressor, [_read(paths[rank]) for rank in ranks], other_world)
+
+
+def _read(path: Path) -> State:
+    state: State = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+def _of_slot(slot: Slot) -> State:
+    codec, shape = slot.codec, slot.parameter.shape
+    if codec is None:
+        momentum = None if slot.momentum is None else slot.momentum.detach().cpu().clone()
+        return {"step": slot.step, "residual": None, "momentum": momentum}
+    return {
+        "step": slot.step,
+        "residual": torch.from_numpy(codec.residual.copy()).view(shape),
+        "momentum": None if codec.momentum is None else torch.from_numpy(codec.momentum.copy()).view(shape),
+    }
+
+
+def _load_slot(compressor: Compressor, slot: Slot, state: State) -> None:
+    slot.step = check.whole("step", state["step"], 0)
+    slot.codec = slot.momentum = None
+    residual, momentum = state["residual"], state["momentum"]
+    if residual is None:
+        if momentum is not None:
+            slot.momentum = momentum.to(slot.parameter.device, slot.parameter.dtype, copy=True)
+        return
+    codec = compressor._payloads.codec(slot, compressor._terms.of(slot.parameter))
+    codec.load_state_dict(
+        {
+            "version": 1,
+            "step": slot.step,
+            "residual": _flat(residual),
+            "momentum": None if momentum is None else _flat(momentum),
+        }
+    )
+
+
+def _flat(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    return np.asarray(tensors.entries(tensor)[0])
+
+
+def _zero(state: State) -> State:
+    """Without what is one rank's own; a dense tensor's momentum is all ranks'."""
+    return state if state["residual"] is None else {**state, "residual": None, "momentum": None}
+
+
+def _mean(states: list[State], world_size: int) -> State:
+    """What every rank of a world of another size goes on with."""
+    first = states[0]
+    summed = first["scale"] == first["world_size"] > 1  # op=Sum
+    weight = 1 / world_size if summed else 1 / len(states)
+    result = {**first, "scale": float(world_size) if summed else first["scale"], "tensors": {}}
+    for name, kept in first["tensors"].items():
+        result["tensors"][name] = dict(kept)
+        if all(one["tensors"][name]["residual"] is None for one in states):
+            continue  # a dense tensor's momentum, which all ranks have
+        for key in ("residual", "momentum"):
+            values = [one["tensors"][name][key] for one in states if one["tensors"][name][key] is not None]
+            result["tensors"][name][key] = sum(values) * weight if values else None
+    return result

@@ -1,0 +1,153 @@
+"""Errors of one rank, and settings that differ, are told on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import horovod.torch as hvd
+import torch
+
+import hgc_horovod.torch as hgc
+from hgc_horovod import Codec, methods
+from hgc_horovod.torch import payloads
+
+from .harness import OPTIONS, Given, backward, raises, reduced, slot, variants, wrap
+
+
+def first() -> bool:
+    return hvd.rank() == 0
+
+
+def options(**changed: Any) -> Callable[[], Any]:
+    """A compressor with other options on the first rank."""
+
+    def make() -> Any:
+        return wrap(Given(), {**OPTIONS, **(changed if first() else {})})
+
+    return make
+
+
+def attach(**changed: Any) -> Callable[[], Any]:
+    return lambda: wrap(Given(), OPTIONS, attach=changed if first() else {})
+
+
+def shapes(**changed: tuple[int, ...]) -> Callable[[], Any]:
+    usual = {"matrix": (48, 32), "other": (30, 50)}
+    return lambda: wrap(Given(changed if first() else usual), OPTIONS)
+
+
+def moved(**changed: Any) -> Callable[[], Any]:
+    """Another checkpoint was loaded on the first rank, before its momentum was moved."""
+
+    def make() -> Any:
+        model = Given()
+        terms = {"momentum": 0.9, "weight_decay": 0.1, **(changed if first() else {})}
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1, **terms)
+        compressor = hgc.Compression.hgc(model.named_parameters(), **OPTIONS, momentum_from=sgd)
+        return hvd.DistributedOptimizer(
+            sgd, named_parameters=model.named_parameters(), compression=compressor
+        ), compressor
+
+    return make
+
+
+def resumed() -> Any:
+    """The first rank alone goes on from a checkpoint."""
+    optimizer, compressor = wrap(Given(), OPTIONS)
+    if first():
+        state = compressor.state_dict()
+        for kept in state["tensors"].values():
+            kept["step"] = 7
+        compressor.load_state_dict(state)
+    return optimizer, compressor
+
+
+@variants(
+    density={"make": options(density=0.1), "words": ["density"]},
+    bits={"make": options(bits=2), "words": ["quantizer", "bits"]},
+    warm_up={"make": options(warmup_steps=8), "words": ["schedule"]},
+    seed={"make": attach(seed=3), "words": ["seed", "3"]},
+    loss_scale={"make": attach(loss_scale=lambda: 1.0), "words": ["loss_scale"]},
+    policy={"make": attach(policy=[("bias", methods.dense())]), "words": ["bias", "method"]},
+    shape={"make": shapes(matrix=(48, 33), other=(30, 50)), "words": ["matrix", "33"]},
+    missing={"make": shapes(matrix=(48, 32)), "words": ["other", "missing"]},
+    another={"make": shapes(matrix=(48, 32), others=(30, 50)), "words": ["other", "missing"]},
+    momentum={"make": moved(momentum=0.8), "words": ["momentum", "0.8", "0.9"]},
+    weight_decay={"make": moved(weight_decay=0.2), "words": ["weight_decay", "0.2", "0.1"]},
+    resumed={"make": resumed, "words": ["steps so far", "7"]},
+)
+def case_settings(make: Callable[[], Any], words: list[str]) -> None:
+    """The first backward pass says on every rank what differs, and between which ranks."""
+    optimizer, _ = make()
+    model = {group["params"][0].shape: group["params"] for group in optimizer.param_groups}
+    loss = sum(p.sum() for parameters in model.values() for p in parameters)
+    raises(ValueError, ["same settings", "rank 0", "rank 1", *words], loss.backward)
+
+
+def failing(rank: int, name: str, error: Exception) -> Any:
+    """Codecs of one name that raise on one rank."""
+    encode = Codec.encode
+
+    def broken(self: Codec, *arguments: Any, **keywords: Any) -> Any:
+        if self.name == name and hvd.rank() == rank:
+            raise error
+        return encode(self, *arguments, **keywords)
+
+    return mock.patch.object(Codec, "encode", broken)
+
+
+@variants(
+    first_step={"after": 0}, later={"after": 2}, last_rank={"after": 1, "rank": -1}, groups={"groups": 2}
+)
+def case_failure(after: int = 0, rank: int = 0, groups: int | None = None) -> None:
+    """What one rank could not do, all ranks report, with the rank and the tensor."""
+    model = Given()
+    optimizer, compressor = wrap(model, OPTIONS, groups=groups)
+    for _ in reduced(optimizer, backward(model), range(after)):
+        pass
+    rank %= hvd.size()
+    before = None if not after else slot(compressor, "matrix").codec.residual.copy()
+    with failing(rank, "other", MemoryError("no more")):
+        model.loss(after).backward()
+        words = [f"rank {rank}", "'other'", "MemoryError", "no more"]
+        raises(hgc.CompressionError, words, optimizer.synchronize)
+    if before is not None:  # an elastic job goes on from a commit; nothing is left in flight
+        compressor._reset()
+        assert abs(slot(compressor, "matrix").codec.residual - before).max() < 1e-5
+
+
+def case_changed_in_flight() -> None:
+    """A gradient that is clipped or unscaled before it was synchronized, here on one rank."""
+    model = Given()
+    optimizer, _ = wrap(model, OPTIONS)
+    model.loss(0).backward()
+    if first():
+        model.other.grad.mul_(0.5)
+    words = ["rank 0", "'other'", "changed", "synchronize()", "skip_synchronize"]
+    raises(hgc.CompressionError, words, optimizer.step)
+
+
+def case_payload_that_cannot_be_counted() -> None:
+    """Payloads of more bytes than Horovod's int counts are refused, not sent."""
+    model = Given()
+    optimizer, _ = wrap(model, OPTIONS)
+    with mock.patch.object(payloads, "_MOST_BYTES", 150 * hvd.size()):
+        model.loss(0).backward()
+        raises(hgc.CompressionError, ["kernel", "density is too high"], optimizer.synchronize)
+
+
+def case_tensor_that_cannot_be_counted() -> None:
+    huge = torch.nn.Parameter(torch.empty(2**16, 2**15, device="meta"))
+    raises(ValueError, ["named_parameters", "2^31"], hgc.Compression.hgc, [("huge", huge)])
+
+
+def case_join() -> None:
+    """A rank that runs out of data is told so before the others wait for it."""
+    model = Given()
+    optimizer, compressor = wrap(model, OPTIONS)
+    for _ in reduced(optimizer, backward(model)):
+        pass
+    raises(RuntimeError, ["join", "drop_last", "barrier"], hvd.join)
+    assert compressor is not None
