@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,6 +52,48 @@ def run_ranks(
     Raises:
         LaunchError: after everything that was started has ended or been killed.
     """
+    what = f"{Path(script).name} on {ranks} ranks with {controller}"
+    options = f"--{controller} -np {ranks}".split()
+    return _run(what, [*options, "--start-timeout", "120"], [script, *args], timeout, env)
+
+
+def run_elastic(
+    script: str | Path,
+    hosts: Path,
+    ranks: Sequence[int],
+    timeout: float,
+    args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    meanwhile: Callable[[], object] | None = None,
+) -> str:
+    """Run `python script *args` as an elastic job under Gloo and return what its ranks wrote.
+
+    Args:
+        hosts: a file of lines `HOST:SLOTS`, which may be replaced while the job runs. All names must mean
+            this machine; Horovod never uses a host again on which a rank has died.
+        ranks: with how many ranks the job starts, and how many it has at least and at most.
+        meanwhile: called every now and then while the job runs.
+
+    Raises:
+        LaunchError: after everything that was started has ended or been killed.
+    """
+    discovery = hosts.with_suffix(".sh")
+    discovery.write_text(f"#!/bin/sh\ncat '{hosts}'\n")
+    discovery.chmod(0o755)
+    start, least, most = ranks
+    options = f"--gloo -np {start} --min-np {least} --max-np {most} --network-interfaces lo".split()
+    options += ["--host-discovery-script", str(discovery), "--elastic-timeout", str(int(timeout))]
+    return _run(f"{Path(script).name} as an elastic job", options, [script, *args], timeout, env, meanwhile)
+
+
+def _run(
+    what: str,
+    options: Sequence[str],
+    program: Sequence[str | Path],
+    timeout: float,
+    env: Mapping[str, str] | None,
+    meanwhile: Callable[[], object] | None = None,
+) -> str:
     tools = Path(sys.executable).parent
     mark = f"{MARK}={uuid.uuid4().hex}"
     search = {
@@ -59,8 +101,7 @@ def run_ranks(
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
     environment = {**os.environ, **_ENVIRONMENT, **search, MARK: mark.partition("=")[2], **(env or {})}
-    options = f"--{controller} -np {ranks} --start-timeout 120".split()
-    command = [tools / "horovodrun", *options, sys.executable, script, *args]
+    command = [tools / "horovodrun", *options, sys.executable, *program]
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
             [str(part) for part in command],
@@ -72,7 +113,7 @@ def run_ranks(
         )
         trouble = None
         try:
-            if code := process.wait(timeout):
+            if code := _wait(process, timeout, meanwhile):
                 trouble = f"ended with exit code {code}"
             elif left := _outlast(mark):
                 trouble = f"left processes behind: {', '.join(left)}"
@@ -83,9 +124,16 @@ def run_ranks(
         log.seek(0)
         output = log.read()
     if trouble:
-        what = f"{Path(script).name} on {ranks} ranks with {controller}"
         raise LaunchError(f"{what} {trouble}; its output ends with\n{output[-6000:]}")
     return output
+
+
+def _wait(process: subprocess.Popen[bytes], timeout: float, meanwhile: Callable[[], object] | None) -> int:
+    end = time.monotonic() + timeout
+    while meanwhile is not None and process.poll() is None and time.monotonic() < end:
+        meanwhile()
+        time.sleep(0.1)
+    return process.wait(max(end - time.monotonic(), 0))
 
 
 def processes_with(mark: str) -> dict[int, str]:

@@ -9,12 +9,13 @@ optimizer = hvd.DistributedOptimizer(
 """
 
 from ..core import methods
-from . import hooks
+from . import elastic, hooks
 from .agreement import CompressionError
 from .compression import Compression
 from .compressor import Compressor
 from .policy import embeddings, output_layer
 
+elastic.register()
 hooks.register()
 
 __all__ = ["Compression", "CompressionError", "Compressor", "embeddings", "methods", "output_layer"]

@@ -1,0 +1,89 @@
+"""A compressor in `horovod.torch.elastic.TorchState`: committed, restored and synchronized like a model.
+
+state = hvd.elastic.TorchState(model=model, optimizer=optimizer, compression=compressor)
+
+What Horovod's `elastic.run` calls, and when:
+
+- a rank was lost (HorovodInternalError): `restore` while the broken world still stands, `hvd.shutdown`,
+  `hvd.init`, `sync`;
+- a rank is about to come (HostsUpdatedInterrupt, between two steps): `hvd.shutdown`, `hvd.init`, `sync`;
+- a host was only taken away (HostsUpdatedInterrupt): `hvd.shutdown`, `hvd.init`, and nothing of the state;
+- at the start: `sync`, on every rank.
+"""
+
+from __future__ import annotations
+
+import horovod.torch as hvd
+from horovod.torch.elastic import state as states
+
+from .compressor import Compressor
+from .state import State, take
+
+
+class CompressorStateHandler(states.StateHandler):  # type: ignore[misc]
+    """Keeps a compressor's last committed state in host memory.
+
+    A commit holds the residual and the momentum of every compressed tensor: eight bytes an entry at most.
+    """
+
+    def __init__(self, compressor: Compressor) -> None:
+        if compressor.process_set is not hvd.global_process_set:
+            raise ValueError(
+                "process_set must be left out in elastic training: a change of the world removes all of "
+                "Horovod's process sets but the global one"
+            )
+        super().__init__(compressor)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = self.value.state_dict()
+
+    def restore(self) -> None:
+        take(self.value, self._saved)
+
+    def sync(self) -> None:
+        """Make equal on all ranks what has to be, and keep what is this rank's own.
+
+        Like Horovod's own handlers it does not commit: a failure before the next commit leads back to the
+        last one, on all that the state holds.
+        """
+        self.value._reset()
+        own = self.value.state_dict()
+        common = hvd.broadcast_object(_common(own), root_rank=0, name="hgc.elastic")
+        take(self.value, _merged(own, common))
+
+
+def register() -> None:
+    """Tell Horovod of the handler, once."""
+    registry = states.get_handler_registry()
+    if not any(kind is Compressor for kind, _ in registry):
+        states.set_handler_registry([(Compressor, CompressorStateHandler), *registry])
+
+
+def _common(state: State) -> State:
+    """What all ranks must agree on. The momentum of a tensor that was only reduced densely is applied by each
+    rank for itself; that of a compressed one goes into the rank's own payloads, and is not sent around."""
+    tensors = {
+        name: {
+            "step": entry["step"],
+            "compressed": entry["residual"] is not None,
+            "momentum": entry["momentum"] if entry["residual"] is None else None,
+        }
+        for name, entry in state["tensors"].items()
+    }
+    return {"scale": state["scale"], "terms": state["terms"], "tensors": tensors}
+
+
+def _merged(own: State, common: State) -> State:
+    """This rank's state with rank 0's common parts.
+
+    A new rank's residuals are None and its momenta of compressed tensors too, so it needs no case of its own.
+    A survivor may stand a step beside rank 0, where the world broke between their commits: what it kept of a
+    tensor that rank 0 has not compressed yet must go, as the ranks' parameters would part.
+    """
+    nothing = {"residual": None, "momentum": None}
+    tensors = {}
+    for name, entry in common["tensors"].items():
+        kept = own["tensors"].get(name, nothing) if entry["compressed"] else {**entry, "residual": None}
+        tensors[name] = {"step": entry["step"], "residual": kept["residual"], "momentum": kept["momentum"]}
+    return {**own, "scale": common["scale"], "terms": common["terms"], "tensors": tensors}
