@@ -7,15 +7,13 @@ not, each rank takes its part back, so that nothing that was kept is lost with t
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import horovod.torch as hvd
-import numpy as np
 import torch
 
 BYTES = 12  # that a step's agreement sends
@@ -36,7 +34,6 @@ class Agreement:
 
     def __init__(self, prefix: str, process_set: Any) -> None:
         self._prefix, self._process_set = prefix, process_set
-        self._settings: dict[str, Any] | None = None
         self._handle: int | None = None
         self.compared = False
         self.begin()
@@ -53,11 +50,7 @@ class Agreement:
         Gradients come in another order on other ranks, so this rank does not wait for ever: what it did not
         hear of here it waits for in `conclude`. Raises ValueError, on every rank, where two differ.
         """
-        self._settings = settings
-        digest = hashlib.sha256(json.dumps(settings).encode()).digest()
-        self._handle = hvd.allgather_async(
-            torch.tensor(list(digest), dtype=torch.uint8), f"{self._prefix}.settings", self._process_set
-        )
+        self._handle = self._gather_async(settings, "settings")
         self._settle()
 
     def broken(self) -> None:
@@ -83,8 +76,9 @@ class Agreement:
         """
         if not self.compared and not self._settle():
             raise ValueError(
-                "process_set must be the one that DistributedOptimizer was given: ranks of the compressor's "
-                "did not take part in the first step"
+                f"some ranks did not answer under the name {self._prefix!r}: give the compressor the "
+                "process_set that DistributedOptimizer was given, and a name= where ranks create compressors "
+                "in different orders"
             )
         finite, failure = self._finite and _all_finite(self._watched), self._failure
         mine = torch.tensor([not finite, failure is not None, discard], dtype=torch.float32)
@@ -92,7 +86,8 @@ class Agreement:
         everyones = hvd.allreduce(mine, op=hvd.Sum, name=name, process_set=self._process_set)
         broken, failures, discards = everyones.tolist()
         if failures:
-            texts = self._gather(None if failure is None else f"{failure[0]!r}: {failure[1]!r}")
+            text = None if failure is None else f"{failure[0]!r}: {failure[1]!r}"
+            texts = _read(hvd.synchronize(self._gather_async(text, "failures")))
             told = [f"rank {rank} could not compress {text}" for rank, text in enumerate(texts) if text]
             raise CompressionError("; ".join(told)) from (None if failure is None else failure[1])
         if discards not in (0, self._process_set.size()):
@@ -110,22 +105,24 @@ class Agreement:
             if time.monotonic() > end:
                 return False
             time.sleep(0.001)
-        digests = hvd.synchronize(self._handle).view(self._process_set.size(), -1)
-        self._handle, settings = None, self._settings
-        if not (digests == digests[0]).all():
-            raise ValueError(_difference(self._gather(settings)))
-        self._settings, self.compared = None, True
+        everyones = _read(hvd.synchronize(self._handle))
+        self._handle = None
+        if any(settings != everyones[0] for settings in everyones):
+            raise ValueError(_difference(everyones))
+        self.compared = True
         return True
 
-    def _gather(self, value: Any) -> list[Any]:
-        """The plain data of every rank."""
-        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        names = (f"{self._prefix}.{part}" for part in ("sizes", "texts"))
-        sizes, texts = (
-            hvd.allgather(tensor, name, self._process_set).numpy()
-            for tensor, name in zip((torch.tensor([data.numel()]), data), names, strict=True)
-        )
-        return [json.loads(text.tobytes()) for text in np.split(texts, np.cumsum(sizes)[:-1])]
+    def _gather_async(self, value: Any, name: str) -> int:
+        """Start to gather every rank's plain data."""
+        line = bytearray(json.dumps(value).encode() + b"\n")
+        data = torch.frombuffer(line, dtype=torch.uint8)
+        handle: int = hvd.allgather_async(data, f"{self._prefix}.{name}", self._process_set)
+        return handle
+
+
+def _read(gathered: torch.Tensor) -> list[Any]:
+    """The ranks' plain data, a line of JSON each."""
+    return [json.loads(line) for line in gathered.numpy().tobytes().splitlines()]
 
 
 def _all_finite(norms: list[torch.Tensor]) -> bool:
@@ -134,7 +131,7 @@ def _all_finite(norms: list[torch.Tensor]) -> bool:
     return all(math.isfinite(norm) for norm in norms)
 
 
-def _difference(settings: list[dict[str, Any]]) -> str:
+def _difference(settings: Sequence[dict[str, Any]]) -> str:
     """The first setting in which two ranks differ."""
     first = dict(_flat(settings[0]))
     for rank, other in enumerate(dict(_flat(one)) for one in settings):
@@ -142,7 +139,7 @@ def _difference(settings: list[dict[str, Any]]) -> str:
             mine, its = (flat.get(key, "missing") for flat in (first, other))
             if mine != its:
                 return f"all ranks need the same settings; {key} is {mine} on rank 0, {its} on rank {rank}"
-    raise AssertionError("the settings are equal, but not their digests")
+    raise AssertionError("the settings do not differ")
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -66,6 +66,7 @@ class Compressor:
     def method(self, method: Method) -> None:
         if not isinstance(method, Method):
             raise ValueError(f"method must be a hgc_horovod.Method; got {type(method).__name__}")
+        self._check_between_steps("method")
         if method.feedback.momentum != self._method.feedback.momentum:
             raise ValueError("method must have the momentum of the one before")
         self._parameters.use(method)
@@ -83,17 +84,19 @@ class Compressor:
         if step.twice:
             return control.vector(gradient, first=False).tensor.to(gradient.device), Reduced(gradient)
         slot = self._parameters.find(gradient)
-        if not step.begun or (slot is not None and slot.in_flight):
-            self._land()  # where Horovod never came back for what it was given
-            step.begin(lambda: state.settings(self))
-        if slot is None:
+        if slot is None:  # it has no part in a step
             self._check_stranger(gradient)
-        else:
-            slot.in_flight = True
-        if slot is None or slot.is_dense(gradient):
-            step.agreement.watch(gradient)
-            method = self._method if slot is None else slot.method
-            return tensors.to_wire(gradient, method.dense.fp16), Dense(slot, gradient)
+            return tensors.to_wire(gradient, self._method.dense.fp16), Dense(None, gradient)
+        if not step.begun:
+            self._abandon()
+            step.begin(lambda: state.settings(self))
+        elif slot.in_flight:
+            self._payloads.abandon(slot.name)
+        slot.in_flight = True
+        if slot.is_dense(gradient):
+            wire = tensors.to_wire(gradient, slot.method.dense.fp16)
+            step.agreement.watch(wire)
+            return wire, Dense(slot, gradient)
         return self._payloads.start(slot, gradient)
 
     def decompress(self, reduced: torch.Tensor, context: Context) -> torch.Tensor:
@@ -103,14 +106,16 @@ class Compressor:
             return reduced
         if isinstance(context, Reduced):
             return context.gradient
+        if isinstance(context, Dense) and context.slot is None:
+            return self._finish_dense(reduced, context)
         if isinstance(context, Compressed):  # first of all: in another process set, waiting would hang
             scale = control.scale_of(reduced, self._step.world)
         if not self._step.concluded:
             self._payloads.check_untouched()
             self._step.conclude()
             self._agreed.count(0, agreement.BYTES)
-        if context.slot is not None:
-            context.slot.in_flight = False
+        assert context.slot is not None
+        context.slot.in_flight = False
         if isinstance(context, Dense):
             return self._finish_dense(reduced, context)
         return self._payloads.finish(scale, context)
@@ -123,7 +128,7 @@ class Compressor:
         """
         if getattr(optimizer, "_compression", None) is not self:
             raise ValueError("optimizer must be the DistributedOptimizer of this compressor")
-        if optimizer._synchronized:
+        if self._step.unapplied and not optimizer._handles:
             raise ValueError("discard comes too late: call it in place of optimizer.synchronize()")
         self._step.discarding = True
         try:
@@ -193,14 +198,19 @@ class Compressor:
 
     def _reset(self) -> None:
         """Begin anew with Horovod: what was in flight is taken back, settings are compared again."""
-        self._land()
+        self._abandon()
         self._step.restart()
 
-    def _land(self) -> None:
-        """Have nothing in flight any more."""
-        self._payloads.drain()
+    def _abandon(self) -> None:
+        """Give up what is in flight, where Horovod never came back for what it was given."""
+        for name in list(self._payloads.flying):
+            self._payloads.abandon(name)
         for slot in self._parameters.slots:
             slot.in_flight = False
+
+    def _check_between_steps(self, what: str) -> None:
+        if any(slot.in_flight for slot in self._parameters.slots):
+            raise ValueError(f"{what} must be called between steps: gradients are being reduced now")
 
     def __getstate__(self) -> dict[str, Any]:
         if self._payloads.flying:

@@ -47,13 +47,16 @@ class Compressed(NamedTuple):
     def take_back(self) -> None:
         """Undo the encoding, before anything is written over it."""
         if self.encoded is not None:
-            codec, entries, _, _, decay = self.encoded
-            codec.undo(entries, weight_of(self.slot, decay), decay)
+            encoded = self.encoded
+            weight = weight_of(self.slot, encoded.weight_decay)
+            encoded.codec.undo(encoded.entries, weight, encoded.weight_decay)
 
     def written_to(self) -> bool:
-        """Whether what was encoded is no longer there."""
+        """Whether what was encoded is no longer there. Views count their writes together, and are trusted."""
         encoded = self.encoded
-        return encoded is not None and encoded.own and self.gradient._version != encoded.version
+        if encoded is None or not encoded.own or self.gradient._is_view():
+            return False
+        return self.gradient._version != encoded.version
 
 
 Context = Dense | Compressed | Reduced | None  # None: a sparse gradient, which Horovod gathers itself

@@ -24,7 +24,7 @@ def _before_step(optimizer: Any, *_: Any) -> None:
     compressor = _compressor_of(optimizer)
     if compressor is None:
         return
-    going_to_reduce = optimizer._should_synchronize and not optimizer._synchronized and optimizer._handles
+    going_to_reduce = optimizer._should_synchronize and optimizer._handles
     if going_to_reduce and compressor._loss_scale.divides:
         raise ValueError(
             "the GradScaler has divided gradients that are still being reduced; call optimizer.synchronize() "
@@ -32,11 +32,13 @@ def _before_step(optimizer: Any, *_: Any) -> None:
         )
     compressor._terms.before_step(optimizer)
     step = compressor._step
-    if step.unapplied and not optimizer._handles and isinstance(compressor._terms, MovedTerms):
+    reduced = step.unapplied and not optimizer._handles
+    if reduced and isinstance(compressor._terms, MovedTerms):
         _take_over(compressor, optimizer, compressor._terms)
+    # A step() after synchronize() reduces once more, unless within skip_synchronize(). Horovod's flag alone
+    # does not tell: it stays where a step was skipped.
+    step.twice = reduced and optimizer._synchronized and optimizer._should_synchronize
     step.unapplied = False
-    # A step() after synchronize() reduces once more, unless within skip_synchronize().
-    step.twice = optimizer._synchronized and optimizer._should_synchronize and not optimizer._handles
 
 
 def _after_step(optimizer: Any, *_: Any) -> None:

@@ -20,6 +20,10 @@ MARK = -0.0
 _MOVED = ("momentum", "weight_decay", "nesterov")
 
 
+def _is_mark(value: Any) -> bool:
+    return value == 0 and math.copysign(1, value) < 0
+
+
 class Terms(NamedTuple):
     """What is added to a parameter's gradient: torch.optim.SGD's terms of these names."""
 
@@ -44,7 +48,12 @@ class FixedTerms:
         pass
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Refuse an optimizer that applies a momentum of its own as well."""
+        """Refuse an optimizer that applies a momentum of its own as well, or whose own was moved away."""
+        if any(_is_mark(group.get(key)) for group in optimizer.param_groups for key in _MOVED[:2]):
+            raise ValueError(
+                "the optimizer's momentum or weight decay reads -0.0: momentum_from moved it into another "
+                "compressor. Write the values into its groups again, or give momentum_from here, too"
+            )
         if self._terms.momentum and any(group.get("momentum") for group in optimizer.param_groups):
             raise ValueError(
                 f"momentum={self._terms.momentum} in the compressor and the optimizer's own would be two; "
@@ -66,7 +75,7 @@ class _Group:
         for key in ("momentum", "weight_decay"):
             value = self.live[key]
             if value or math.copysign(1, value) > 0:
-                setattr(self, key, value)
+                setattr(self, key, float(value))
                 self.live[key] = MARK
         if self.live["nesterov"]:
             self.nesterov, self.live["nesterov"] = True, False
@@ -145,9 +154,14 @@ class MovedTerms:
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Move what stands again in the groups of Horovod's wrapper, which are new after a checkpoint."""
         self._optimizer = weakref.ref(optimizer)
-        for live in optimizer.param_groups:
-            group = self._groups.get(id(live["params"][0])) if live["params"] else None
-            if group is not None:
+        met: dict[int, int] = {}
+        for number, live in enumerate(optimizer.param_groups):
+            for group in {id(g): g for g in map(self._groups.get, map(id, live["params"])) if g}.values():
+                if met.setdefault(id(group), number) != number:
+                    raise ValueError(
+                        "momentum_from: parameters came into another parameter group after their momentum "
+                        "was moved; create the compressor anew"
+                    )
                 group.live = live
                 group.move()
 

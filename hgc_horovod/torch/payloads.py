@@ -53,8 +53,13 @@ class Payloads:
         sent = payload.array.nbytes + slot.numbers.array.nbytes
         slot.traffic.count(gradient.numel(), sent, sent)
         slot.traffic.encode_seconds += time.perf_counter() - start
-        handle = hvd.allgather_async(payload.tensor, f"{self._prefix}.{slot.name}", self._process_set)
-        context = self.flying[slot.name] = Compressed(slot, gradient, encoded, handle)
+        context = Compressed(slot, gradient, encoded, -1)
+        try:
+            handle = hvd.allgather_async(payload.tensor, f"{self._prefix}.{slot.name}", self._process_set)
+        except Exception:
+            context.take_back()
+            raise
+        context = self.flying[slot.name] = context._replace(handle=handle)
         numbers = slot.numbers.tensor if gradient.is_cpu else slot.numbers.tensor.to(gradient.device)
         return numbers, context
 
@@ -112,22 +117,23 @@ class Payloads:
         slot.traffic.decode_seconds += time.perf_counter() - ready
         return result
 
-    def drain(self) -> None:
-        """Take back what is in flight, where a step was never finished."""
-        for context in self.flying.values():
-            try:
-                hvd.synchronize(context.handle)
-            except Exception as error:
-                log.info("hgc_horovod: %s was not gathered: %s", context.slot.name, error)
-            if context.written_to():
-                self._step.warn(
-                    "abandoned",
-                    f"the gradient of {context.slot.name} was written to while it was being reduced; what "
-                    "was kept of it may be wrong",
-                )
-            context.take_back()
-            context.slot.payload = context.slot.numbers = None  # Horovod may be sending them still
-        self.flying.clear()
+    def abandon(self, name: str) -> None:
+        """Take back what is in flight, where its step was never finished."""
+        context = self.flying.pop(name, None)
+        if context is None:
+            return
+        try:
+            hvd.synchronize(context.handle)
+        except Exception as error:
+            log.info("hgc_horovod: %s was not gathered: %s", name, error)
+        if context.written_to():
+            self._step.warn(
+                "abandoned",
+                f"the gradient of {name} was written to while it was being reduced; what was kept of it may "
+                "be wrong",
+            )
+        context.take_back()
+        context.slot.payload = context.slot.numbers = None  # Horovod may be sending them still
 
     def codec(self, slot: Slot, terms: Terms) -> Codec:
         """The slot's codec, as of this step."""

@@ -7,6 +7,7 @@ where a run goes on with another number of ranks.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ State = dict[str, Any]
 def settings(compressor: Compressor) -> State:
     """Everything that has to be the same on all ranks, as plain data."""
     return {
-        "method": compressor.method.to_json(),
+        "method": json.loads(compressor.method.to_json()),
         "seed": compressor.seed,
         "loss_scale": bool(compressor._loss_scale),
         "momentum_from": compressor._terms.state(),
@@ -38,7 +39,7 @@ def settings(compressor: Compressor) -> State:
             slot.name: {
                 "shape": list(slot.parameter.shape),
                 "dtype": str(slot.parameter.dtype),
-                "method": "" if slot.method is compressor.method else slot.method.to_json(),
+                "method": {} if slot.method is compressor.method else json.loads(slot.method.to_json()),
                 "steps so far": slot.step,
             }
             for slot in compressor._parameters.slots
@@ -48,9 +49,10 @@ def settings(compressor: Compressor) -> State:
 
 def of(compressor: Compressor) -> State:
     """This rank's state. ValueError in the middle of a step."""
-    if any(slot.in_flight for slot in compressor._parameters.slots):
-        raise ValueError("state_dict must be called between steps: gradients are being reduced now")
+    compressor._check_between_steps("state_dict")
     compressor._step.look_around()
+    for slot in compressor._parameters.slots:
+        compressor._terms.of(slot.parameter)  # moves what a scheduler has written since the last step
     return {
         "version": VERSION,
         "rank": compressor._step.rank,
@@ -65,6 +67,7 @@ def load(compressor: Compressor, state: State | list[State], other_world: str) -
     """Take over this rank's state, or what becomes of it in another world."""
     if other_world not in _OTHER_WORLD:
         raise ValueError(f"other_world must be one of {', '.join(_OTHER_WORLD)}; got {other_world!r}")
+    compressor._check_between_steps("load_state_dict")
     compressor._step.look_around()
     rank, world = compressor._step.rank, compressor._step.world
     states = state if isinstance(state, list) else [state]
@@ -96,6 +99,12 @@ def load(compressor: Compressor, state: State | list[State], other_world: str) -
 
 def take(compressor: Compressor, state: State) -> None:
     """Take over a state, whosever it is."""
+    if state["terms"] is not None and compressor._terms.state() is None:
+        raise ValueError(
+            f"state: its momentum and weight decay were moved out of an optimizer by momentum_from, "
+            f"{state['terms']}, and here nothing is: give momentum_from; where there is one process, go on "
+            "without the compressor, and write these values into the optimizer's groups, which read -0.0"
+        )
     slots = {slot.name: slot for slot in compressor._parameters.slots}
     given: dict[str, State] = state["tensors"]
     if strange := sorted(slots.keys() ^ given.keys()):
