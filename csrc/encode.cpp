@@ -40,6 +40,7 @@ class Encoder {
 
   int run(uint8_t* payload) {
     step_.scans = 1;
+    if (step_.guard && update_.dwarfs()) return HGC_DWARFED;
     if (!update_.clip()) return HGC_NON_FINITE;
     layout_.write_header(payload);
     try {

@@ -27,7 +27,8 @@ enum hgc_status {
   HGC_OK = 0,
   HGC_NON_FINITE = 1, /* a value is or would become a NaN or an infinity; the step was taken back */
   HGC_DAMAGED = 2,    /* the payload is not one that an encoder writes; nothing was written */
-  HGC_NO_MEMORY = 3   /* scratch memory could not be had; a step was taken back */
+  HGC_NO_MEMORY = 3,  /* scratch memory could not be had; a step was taken back */
+  HGC_DWARFED = 4     /* see hgc_step.guard */
 };
 
 /* What a payload's header says: k slots for n entries, and how values are written. */
@@ -54,6 +55,8 @@ typedef struct {
   float hint, caution; /* in, out: what one step tells the next of its threshold; 0 to begin with */
   uint32_t turn;       /* in, out: the same */
   int32_t scans;       /* out: how often the tensor was looked through for its largest entries */
+  int32_t guard; /* flag: where the gradient is so large that subtracting it again would leave little of what
+                    is kept, return HGC_DWARFED and touch nothing */
   int32_t path, threads;
 } hgc_step;
 

@@ -12,6 +12,8 @@
 
 namespace hgc {
 
+constexpr size_t kSample = 256;  // entries that tell whether a gradient dwarfs what is kept
+constexpr double kDwarfing = 256;
 constexpr size_t kBlock = 2048;  // entries that are prepared at once: they stay in the first-level cache
 
 class Update {
@@ -71,6 +73,25 @@ class Update {
         if (step_.velocity) step_.velocity[i] = (velocity - x) / m;
       }
     }
+  }
+
+  // Whether the gradient is so much larger than what is kept that adding and subtracting it would round that
+  // away. A sample is enough: a step that explodes is large nearly everywhere.
+  bool dwarfs() const {
+    const size_t count = std::min(n_, kSample);
+    double kept = 0, largest = 0;
+    for (size_t i = 0; i < count; i++) {
+      const size_t at = i * (n_ / count);
+      if (step_.keep) kept = std::max(kept, std::fabs(double(step_.residual[at])));
+      if (step_.velocity) kept = std::max(kept, std::fabs(double(step_.velocity[at])));
+    }
+    for (size_t i = 0; i < count; i++) {
+      float scratch;
+      const double x = *widened(step_.gradient, step_.gradient_dtype, i * (n_ / count), 1, &scratch);
+      if (!std::isfinite(x)) return kept > 0;
+      largest = std::max(largest, std::fabs(x));
+    }
+    return kept > 0 && largest * step_.factor > kDwarfing * kept;
   }
 
   // Set the multiplier where there is a clip: core/feedback.py's, with core/sums.py's sum of squares. False

@@ -152,6 +152,11 @@ class Codec:
         if self._sent is None:
             raise ValueError(f"undo of {self.name!r}: there is no encoded step to take back")
         sent, state, feedback = self._sent, self._state, self.method.feedback
+        if sent.before is not None:
+            state.residual, state.momentum = sent.before
+            self._sent = None
+            self.step -= 1
+            return
         _, indices, values = wire.unpack(sent.payload)
         array = np.asarray(self._entries("gradient", gradient))
         decay = self._decay(weight, weight_decay)

@@ -36,14 +36,18 @@ class Decay(NamedTuple):
     factor: float
 
 
+Kept = tuple[Floats, Floats | None]  # residual and momentum
+
+
 class Sent(NamedTuple):
-    """A payload, and what only its sender knows of it: what the gradient was multiplied by, a float32, and
-    the momentum that masking cleared, float32 (m,) in the order of the payload's entries (empty without
-    masking)."""
+    """A payload, and what only its sender knows of it: what the gradient was multiplied by, a float32; the
+    momentum that masking cleared, float32 (m,) in the order of the payload's entries (empty without masking);
+    and what was kept `before`, where the gradient dwarfs that."""
 
     payload: Bytes
     multiplier: float
     masked_momentum: Floats
+    before: Kept | None = None
 
 
 class Kernels(Protocol):
@@ -71,6 +75,8 @@ class Kernels(Protocol):
         None where a value would not be finite. The step is then taken back: what it added to an entry is
         subtracted again, so that the state is as it was to float32 rounding, and entries that would not be
         finite are as they were. (Finding that out before anything is added would cost a pass over memory.)
+        Only where the gradient is so large that rounding would leave little of what is kept is that copied
+        first, and comes back as it was.
         """
 
     def decode_sum(self, payloads: Bytes | Block, count: int, out: Entries, factor: float) -> None:

@@ -10,7 +10,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 VERSION = 2  # HGC_VERSION of csrc/hgc.h
-OK, NON_FINITE, DAMAGED, NO_MEMORY = range(4)
+OK, NON_FINITE, DAMAGED, NO_MEMORY, DWARFED = range(5)
 
 
 class Format(ctypes.Structure):
@@ -50,6 +50,7 @@ class Step(ctypes.Structure):
         ("caution", c_float),
         ("turn", c_uint32),
         ("scans", c_int32),
+        ("guard", c_int32),
         ("path", c_int32),
         ("threads", c_int32),
     )

@@ -18,7 +18,7 @@ from ..core.quantize import BFloat16, Float32, Geometric, SignMean
 from ..core.select import TopK
 from ..core.types import Bytes, Floats
 from . import library
-from .interface import Decay, Sent, State, check_codes
+from .interface import Decay, Kept, Sent, State, check_codes
 from .reference import ReferenceKernels
 
 THREAD_GRAIN = 1 << 18  # entries that are worth a thread of their own
@@ -83,6 +83,16 @@ class _Plan:
             and key.world_size == world_size
             and key.kernels is kernels
         )
+
+    def copies(self) -> Kept:
+        """Of what is kept."""
+        momentum = self._key.momentum if self.step.velocity else None
+        return self._key.residual.copy(), None if momentum is None else momentum.copy()
+
+    def restore(self, before: Kept) -> None:
+        self._key.residual[:], momentum = before
+        if momentum is not None and self._key.momentum is not None:
+            self._key.momentum[:] = momentum
 
     def write_to(self, out: Bytes | None) -> Bytes:
         """Where the payload goes, whose address is then in `payload_address`."""
@@ -160,15 +170,22 @@ class NativeKernels:
         if plan.masking:
             masked = np.empty(k, np.float32)
             step.masked = _address(masked)
-        payload = plan.write_to(out)
+        payload, before = plan.write_to(out), None
+        step.guard = 1
         status = self._calls.hgc_encode(plan.format_address, plan.step_address, plan.payload_address)
+        if status == library.DWARFED:
+            before = plan.copies()
+            step.guard = 0
+            status = self._calls.hgc_encode(plan.format_address, plan.step_address, plan.payload_address)
         if status == library.NON_FINITE:
+            if before is not None:
+                plan.restore(before)
             return None
         _check(status)
         state.momentum, state.plan = plan.momentum, plan
         self.encodes += 1
         self.rescans += step.scans - 1
-        return Sent(payload, step.multiplier, masked[: step.sent] if plan.masking else masked)
+        return Sent(payload, step.multiplier, masked[: step.sent] if plan.masking else masked, before)
 
     def decode_sum(self, payloads: Bytes | Block, count: int, out: Entries, factor: float) -> None:
         flat, start = _readable(payloads)

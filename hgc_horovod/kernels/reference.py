@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from ..core import check, floats, wire
 from ..core.bits import pack, unpack
 from ..core.block import Block, Entries
+from ..core.feedback import Feedback
 from ..core.method import Method
 from ..core.types import Bytes, Floats
 from .interface import Decay, Sent, State, check_codes
@@ -32,6 +34,9 @@ class ReferenceKernels:
         out: Bytes | None = None,
     ) -> Sent | None:
         gradient = floats.widen(np.asarray(gradient))
+        before = None
+        if dwarfs(method.feedback, state, gradient, factor):
+            before = (state.residual, state.momentum)  # neither is changed in place
         feedback, size = method.feedback, state.residual.size
         momentum = state.momentum
         if feedback.clip is not None and not np.isfinite(gradient).all():
@@ -45,11 +50,13 @@ class ReferenceKernels:
             total = state.residual + update if feedback.keep else update.copy()
             finite = np.isfinite(total)
             if not finite.all():
+                if before is not None:
+                    return None
                 if feedback.keep:
                     state.residual = np.where(finite, total - update, state.residual)
                 if state.momentum is not None and momentum is not None and feedback.momentum:
-                    before = feedback.retreat(momentum, gradient)
-                    state.momentum = np.where(finite, before, state.momentum)
+                    earlier = feedback.retreat(momentum, gradient)
+                    state.momentum = np.where(finite, earlier, state.momentum)
                 return None
 
         header = wire.layout(size, k, method.quantizer, method.name)
@@ -69,7 +76,7 @@ class ReferenceKernels:
         if out is not None and out.size == payload.size:
             out[:] = payload
             payload = out
-        return Sent(payload, multiplier, masked)
+        return Sent(payload, multiplier, masked, before)
 
     def decode_sum(self, payloads: Bytes | Block, count: int, out: Entries, factor: float) -> None:
         payloads, out = np.asarray(payloads), np.asarray(out)
@@ -94,6 +101,20 @@ class ReferenceKernels:
         bucket = check_codes(packed, bits, levels, scales, bucket, out)
         codes = unpack(packed, bits, out.size)
         out += scales[np.arange(out.size) // bucket] * levels[codes]
+
+
+def dwarfs(feedback: Feedback, state: State, gradient: Floats, factor: float) -> bool:
+    """Whether the gradient is so much larger than what is kept that adding and subtracting it would round
+    that away. A sample is enough: a step that explodes is large nearly everywhere."""
+    size = state.residual.size
+    count = min(size, 256)
+    places = np.arange(count) * (size // max(count, 1))
+    kept = [state.residual] if feedback.keep else []
+    if feedback.momentum and state.momentum is not None:
+        kept.append(state.momentum)
+    most = max((float(np.abs(array[places]).max(initial=0)) for array in kept), default=0.0)
+    largest = float(np.abs(gradient[places]).max(initial=0))
+    return most > 0 and not (math.isfinite(largest) and largest * factor <= 256 * most)
 
 
 def updated(gradient: NDArray[Any], multiplier: float, decay: Decay | None) -> Floats:

@@ -205,3 +205,36 @@ def test_a_residual_that_was_set_from_outside(keep):
         results.append((codec.residual.copy(), codec.encode(gaussian(3000, 2))))
     for residual, payload in results[1:]:
         assert same_bits(residual, results[0][0]) and same_bits(payload, results[0][1])
+
+
+@pytest.mark.parametrize("spoiled", [None, 0, 4_999, 4_321])
+@pytest.mark.parametrize("scale", [1e3, 1e8, 1e30])
+@pytest.mark.parametrize(
+    "rule", [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.9, "masking": True}]
+)
+@pytest.mark.parametrize("density", [0.01, 1.0])
+def test_an_exploding_step_leaves_what_was_kept(rule, scale, spoiled, density):
+    """Finite or not, a step whose gradient dwarfs what is kept can be taken back to the last bit."""
+    momentum = {"momentum": 0.9, **rule} if rule else {}
+    method = hybrid(density, 32 if density == 1 else 4, **momentum)
+    usual, huge = (np.random.default_rng(9).standard_normal((4, 5_000)).astype(np.float32) for _ in range(2))
+    huge *= np.float32(scale)
+    if spoiled is not None:
+        huge[2, spoiled] = np.nan
+    steps = [Step(usual[0]), Step(usual[1]), Step(huge[2]), Step(usual[3])]
+    outcomes = assert_identical(method, steps, threads=(1, 3))
+    kept = {"residual": outcomes[1].residual, "momentum": outcomes[1].momentum}
+    if density == 1 and not rule:
+        return  # float32 of every entry: nothing is kept
+    if spoiled is not None:
+        assert outcomes[2].payload is None
+        assert {"residual": outcomes[2].residual, "momentum": outcomes[2].momentum} == kept
+    else:
+        for kernels in [REFERENCE, *variants((1, 3))]:
+            codec = Codec(method, 5_000, kernels=kernels)
+            for step in steps[:3]:
+                codec.encode(step.gradient)
+            codec.undo(steps[2].gradient)
+            assert codec.residual.tobytes() == kept["residual"] and codec.step == 2
+            assert kept["momentum"] is None or codec.momentum.tobytes() == kept["momentum"]
+            assert codec.encode(steps[2].gradient).tobytes() == outcomes[2].payload
