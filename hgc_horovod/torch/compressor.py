@@ -96,7 +96,7 @@ class Compressor:
         if slot.is_dense(gradient):
             wire = tensors.to_wire(gradient, slot.method.dense.fp16)
             step.agreement.watch(wire)
-            return wire, Dense(slot, gradient)
+            return wire, Dense(slot, gradient, self._payloads.hand_over(slot))
         return self._payloads.start(slot, gradient)
 
     def decompress(self, reduced: torch.Tensor, context: Context) -> torch.Tensor:
@@ -191,10 +191,13 @@ class Compressor:
         traffic.count(gradient.numel(), reduced.nbytes)
         result = reduced if reduced is gradient else tensors.writable(gradient).copy_(reduced)
         if slot is None or not self._step.counts:
+            if context.kept is not None:
+                hvd.synchronize(context.kept)
             return result
         slot.step += 1
+        left = None if context.kept is None else self._payloads.take_over(slot, context.kept, result)
         apply_terms(slot, result, self._terms.of(slot.parameter), self._step.loss_scale)
-        return result
+        return result if left is None else result.add_(left)
 
     def _reset(self) -> None:
         """Begin anew with Horovod: what was in flight is taken back, settings are compared again."""

@@ -66,8 +66,8 @@ def _common(state: State) -> State:
     tensors = {
         name: {
             "step": entry["step"],
-            "compressed": entry["residual"] is not None,
-            "momentum": entry["momentum"] if entry["residual"] is None else None,
+            "compressed": entry["compressed"],
+            "momentum": None if entry["compressed"] else entry["momentum"],
         }
         for name, entry in state["tensors"].items()
     }
@@ -85,5 +85,5 @@ def _merged(own: State, common: State) -> State:
     tensors = {}
     for name, entry in common["tensors"].items():
         kept = own["tensors"].get(name, nothing) if entry["compressed"] else {**entry, "residual": None}
-        tensors[name] = {"step": entry["step"], "residual": kept["residual"], "momentum": kept["momentum"]}
+        tensors[name] = {**entry, "residual": kept["residual"], "momentum": kept["momentum"]}
     return {**own, "scale": common["scale"], "terms": common["terms"], "tensors": tensors}

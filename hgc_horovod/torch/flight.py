@@ -18,6 +18,7 @@ class Dense(NamedTuple):
 
     slot: Slot | None
     gradient: torch.Tensor
+    kept: int | None = None  # the handle of what was kept while the tensor was compressed, if it was
 
 
 class Reduced(NamedTuple):
@@ -68,7 +69,7 @@ def weight_of(slot: Slot, weight_decay: float) -> Block | None:
 
 
 def apply_terms(slot: Slot, result: torch.Tensor, terms: Terms, loss_scale: float) -> None:
-    """Weight decay and momentum of a gradient that was reduced dense, in place."""
+    """Add weight decay and momentum to a gradient that was reduced dense, in place."""
     if not (terms.momentum or terms.weight_decay):
         return
     if not torch.isfinite(result).all():  # finite gradients may overflow in their sum

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import horovod.torch as hvd
 import numpy as np
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -32,6 +33,8 @@ def _before_step(optimizer: Any, *_: Any) -> None:
         )
     compressor._terms.before_step(optimizer)
     step = compressor._step
+    if step.world and optimizer.op == hvd.Sum:  # known from here on, also where all was sent dense so far
+        step.op_scale = float(step.world)
     reduced = step.unapplied and not optimizer._handles
     if reduced and isinstance(compressor._terms, MovedTerms):
         _take_over(compressor, optimizer, compressor._terms)

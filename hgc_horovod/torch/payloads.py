@@ -135,6 +135,31 @@ class Payloads:
         context.take_back()
         context.slot.payload = context.slot.numbers = None  # Horovod may be sending them still
 
+    def hand_over(self, slot: Slot) -> int | None:
+        """Start to average what is kept of a tensor that was compressed and is sent dense from now on."""
+        codec = slot.codec
+        if codec is None:
+            return None
+        momentum = np.zeros(codec.size, np.float32) if codec.momentum is None else codec.momentum
+        kept = torch.from_numpy(np.stack([codec.residual, momentum]))
+        handle: int = hvd.allreduce_async(
+            kept, op=hvd.Average, name=f"{self._prefix}.{slot.name}.kept", process_set=self._process_set
+        )
+        return handle
+
+    def take_over(self, slot: Slot, handle: int, result: torch.Tensor) -> torch.Tensor:
+        """The residual, to be added to the reduced gradient; the momentum is the slot's from now on."""
+        scale = self._step.op_scale
+        residual, momentum = (
+            (scale * kept).view(result.shape).to(result.device, result.dtype)
+            for kept in hvd.synchronize(handle)
+        )
+        if slot.codec is not None and slot.codec.momentum is not None:
+            slot.momentum = momentum
+        slot.codec = None
+        left: torch.Tensor = residual * self._step.loss_scale
+        return left
+
     def codec(self, slot: Slot, terms: Terms) -> Codec:
         """The slot's codec, as of this step."""
         if slot.codec is None:
@@ -148,7 +173,8 @@ class Payloads:
                 self._kernels,
             )
             if slot.momentum is not None:
-                slot.codec.momentum, slot.momentum = np.asarray(tensors.entries(slot.momentum)[0]), None
+                mean = slot.momentum / self._step.op_scale
+                slot.codec.momentum, slot.momentum = np.asarray(tensors.entries(mean)[0]), None
         codec = slot.codec
         codec.step, codec.rank, codec.world_size = slot.step, self._step.rank, self._step.world
         method = slot.method_with(terms.momentum, terms.nesterov)

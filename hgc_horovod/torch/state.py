@@ -166,9 +166,10 @@ def _of_slot(slot: Slot) -> State:
     codec, shape = slot.codec, slot.parameter.shape
     if codec is None:
         momentum = None if slot.momentum is None else slot.momentum.detach().cpu().clone()
-        return {"step": slot.step, "residual": None, "momentum": momentum}
+        return {"step": slot.step, "compressed": False, "residual": None, "momentum": momentum}
     return {
         "step": slot.step,
+        "compressed": True,
         "residual": torch.from_numpy(codec.residual.copy()).view(shape),
         "momentum": None if codec.momentum is None else torch.from_numpy(codec.momentum.copy()).view(shape),
     }
@@ -178,11 +179,13 @@ def _load_slot(compressor: Compressor, slot: Slot, state: State) -> None:
     slot.step = check.whole("step", state["step"], 0)
     slot.codec = slot.momentum = None
     residual, momentum = state["residual"], state["momentum"]
-    if residual is None:
-        if momentum is not None:
-            slot.momentum = momentum.to(slot.parameter.device, slot.parameter.dtype, copy=True)
+    if momentum is not None and residual is None:
+        slot.momentum = momentum.to(slot.parameter.device, slot.parameter.dtype, copy=True)
+    if not state["compressed"]:
         return
     codec = compressor._payloads.codec(slot, compressor._terms.of(slot.parameter))
+    if residual is None:
+        return
     codec.load_state_dict(
         {
             "version": 1,

@@ -84,9 +84,10 @@ def test_process_set(alone: None) -> None:
 def state_of(rank: int, **tensors: tuple[int, float | None, float | None]) -> dict[str, Any]:
     """A compressor's state: each tensor's step, residual and momentum."""
 
-    def entry(step: int, *values: float | None) -> dict[str, Any]:
+    def entry(name: str, step: int, *values: float | None) -> dict[str, Any]:
         residual, momentum = (None if value is None else torch.full((2,), value) for value in values)
-        return {"step": step, "residual": residual, "momentum": momentum}
+        compressed = name == "compressed"
+        return {"step": step, "compressed": compressed, "residual": residual, "momentum": momentum}
 
     return {
         "version": 1,
@@ -94,7 +95,7 @@ def state_of(rank: int, **tensors: tuple[int, float | None, float | None]) -> di
         "world_size": 3,
         "scale": 1.0 + rank,
         "terms": {"of": rank},
-        "tensors": {name: entry(*values) for name, values in tensors.items()},
+        "tensors": {name: entry(name, *values) for name, values in tensors.items()},
     }
 
 

@@ -178,7 +178,8 @@ def case_other_world(op: Any = hvd.Average, options: Any = None) -> None:
         assert slot(run.compressor, "matrix").step == 1
         run.train(range(1, 3))
         run.compressor.load_state_dict(states[0], other_world="zero")
-        assert slot(run.compressor, "matrix").step == 1 and slot(run.compressor, "matrix").codec is None
+        assert slot(run.compressor, "matrix").step == 1
+        assert not slot(run.compressor, "matrix").codec.residual.any()
         run.train(range(1, 3))
 
 

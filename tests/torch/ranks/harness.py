@@ -88,12 +88,22 @@ class Codecs:
         shape, step = gradients[0].shape, self.steps[name]
         self.steps[name] += 1
         if self.method.is_dense(shape, step, itemsize):
-            return self._with_momentum(name, np.mean(gradients, axis=0, dtype=np.float64))
+            left = self._hand_over(name, shape)
+            return self._with_momentum(name, np.mean(gradients, axis=0, dtype=np.float64)) + left
         codecs = self.of(name, math.prod(shape))
         for codec in codecs:
             codec.step = step
         payloads = [codec.encode(gradient.ravel()) for codec, gradient in zip(codecs, gradients, strict=True)]
         return codecs[0].decode_sum(payloads).reshape(shape) / self.world
+
+    def _hand_over(self, name: str, shape: Sequence[int]) -> np.ndarray | float:
+        """What was kept of a tensor that is dense from now on: its mean is applied at once."""
+        codecs = self.codecs.pop(name, [])
+        if not codecs:
+            return 0.0
+        if self.method.feedback.momentum:
+            self.buffers[name] = np.mean([codec.momentum for codec in codecs], axis=0).reshape(shape)
+        return np.mean([codec.residual for codec in codecs], axis=0, dtype=np.float64).reshape(shape)
 
     def _with_momentum(self, name: str, mean: np.ndarray) -> np.ndarray:
         m, nesterov = self.method.feedback.momentum, self.method.feedback.nesterov

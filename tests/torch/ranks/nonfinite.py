@@ -55,6 +55,7 @@ def broken_step(
     value: float = np.nan,
     rank: int = 0,
     spoiled: str = "matrix",
+    scale: float = 1,
 ) -> None:
     """Reduce a step in which a rank's gradient of `spoiled` is broken.
 
@@ -64,6 +65,8 @@ def broken_step(
     before = {name: (memory(compressor, name), slot(compressor, name).step) for name in names}
     optimizer.zero_grad()
     fill(model, EXTRA, spoiled, value, rank)
+    for p in model.parameters():
+        p.grad.mul_(scale)
     optimizer.synchronize()
     assert not getattr(model, spoiled).grad.isfinite().all()
     for name, (kept, step) in before.items():
@@ -80,6 +83,7 @@ def broken_step(
     nan={},
     infinity={"value": -np.inf},
     last_rank={"rank": -1},
+    exploding={"scale": 1e10, "momentum": 0.9},
     dense={"spoiled": "bias"},
     dense_with_momentum={"spoiled": "bias", "momentum": 0.9, "value": np.inf},
     no_feedback={"feedback": False},
@@ -92,14 +96,16 @@ def broken_step(
     warm_up={"warmup_steps": 8, "warmup_stages": 8},
     dense_from_then_on={"warmup_steps": 2 * BAD + 2, "warmup": [0.1, 1.0], "bits": 32},
 )
-def case_broken(value: float = np.nan, rank: int = 0, spoiled: str = "matrix", **options: Any) -> None:
+def case_broken(
+    value: float = np.nan, rank: int = 0, spoiled: str = "matrix", scale: float = 1, **options: Any
+) -> None:
     """The broken step is skipped; before and after it all gradients are what the codecs say."""
     options = {**OPTIONS, **options}
     model, codecs = Given(), Codecs(options)
     optimizer, compressor = wrap(model, options)
     for step in reduced(optimizer, backward(model), range(BAD)):
         check(model, codecs, step)
-    broken_step(model, optimizer, compressor, value, rank, spoiled)
+    broken_step(model, optimizer, compressor, value, rank, spoiled, scale)
     for step in reduced(optimizer, backward(model), range(BAD, BAD + STEPS)):
         for name, p in model.named_parameters():
             expected = codecs.mean(name, everyones(name, p.shape, step))

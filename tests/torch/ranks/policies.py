@@ -106,6 +106,51 @@ def case_change_of_method() -> None:
     run(range(STEPS, 2 * STEPS))
 
 
+@variants(
+    plain={"sgd": {"lr": 0.1}},
+    moved={"sgd": {"lr": 0.1, "momentum": 0.9}},
+    nesterov={"sgd": {"lr": 0.1, "momentum": 0.9, "nesterov": True}},
+    sum={"sgd": {"lr": 0.1, "momentum": 0.9}, "op": hvd.Sum},
+    float64={"sgd": {"lr": 0.1, "momentum": 0.9}, "dtype": torch.float64},
+    broken={"sgd": {"lr": 0.1, "momentum": 0.9}, "broken": True},
+)
+def case_change_to_dense(
+    sgd: Any, op: Any = hvd.Average, dtype: torch.dtype = torch.float32, broken: bool = False
+) -> None:
+    """When compression is switched off, all that was kept is applied at once, and momentum goes on: the
+    parameters are then those of a run without compression, and so they are when it is switched on again."""
+    plain, model = Given(dtype=dtype), Given(dtype=dtype)
+    usual = hvd.DistributedOptimizer(
+        torch.optim.SGD(plain.parameters(), **sgd), named_parameters=plain.named_parameters(), op=op
+    )
+    inner = torch.optim.SGD(model.parameters(), **sgd)
+    compressor = hgc.Compression.hgc(
+        model.named_parameters(), **OPTIONS, momentum_from=inner if "momentum" in sgd else None
+    )
+    optimizer = hvd.DistributedOptimizer(
+        inner, named_parameters=model.named_parameters(), compression=compressor, op=op
+    )
+    for step in range(8):
+        if step == 3:
+            compressor.method = methods.dense()
+            if broken:
+                (model.loss(step) * (float("nan") if hvd.rank() == 0 else 1.0)).backward()
+                optimizer.synchronize()
+                optimizer.zero_grad()
+        if step == 6:
+            compressor.method = methods.hgc(1.0, 32, min_elements=0, min_ndim=0, inflate=True)
+        for one, its in ((plain, usual), (model, optimizer)):
+            its.zero_grad()
+            one.loss(step).backward()
+            its.step()
+        for name, p in plain.named_parameters():
+            if step >= 3:
+                close(getattr(model, name), p.detach().numpy(), bound=1e-5, what=f"{name}, step {step}")
+        if step == 4:
+            kept = compressor.state_dict()["tensors"]["matrix"]
+            assert kept["residual"] is None and (kept["momentum"] is not None) == ("momentum" in sgd)
+
+
 def case_change_of_method_on_one_rank() -> None:
     model = Given()
     optimizer, compressor = wrap(model, OPTIONS)
