@@ -175,7 +175,7 @@ def case_the_same_again(**options: Any) -> None:
         hashes = hvd.allgather_object(fingerprint(model))
         assert len(set(hashes)) == 1, "the ranks' parameters differ"
         tensors = {
-            (name, key): (kept if kept is None else kept.numpy().tobytes())
+            (name, key): (kept.numpy().tobytes() if torch.is_tensor(kept) else kept)
             for name, each in state["tensors"].items()
             for key, kept in each.items()
             if key != "step"
