@@ -81,7 +81,7 @@ class Compressor:
                 "every parameter of a group to take part in every step"
             )
         step = self._step
-        if step.twice:
+        if step.already_reduced:
             return control.vector(gradient, first=False).tensor.to(gradient.device), Reduced(gradient)
         slot = self._parameters.find(gradient)
         if slot is None:  # it has no part in a step

@@ -40,14 +40,14 @@ def _before_step(optimizer: Any, *_: Any) -> None:
         _take_over(compressor, optimizer, compressor._terms)
     # A step() after synchronize() reduces once more, unless within skip_synchronize(). Horovod's flag alone
     # does not tell: it stays where a step was skipped.
-    step.twice = reduced and optimizer._synchronized and optimizer._should_synchronize
+    step.already_reduced = reduced and optimizer._synchronized and optimizer._should_synchronize
     step.unapplied = False
 
 
 def _after_step(optimizer: Any, *_: Any) -> None:
     compressor = _compressor_of(optimizer)
     if compressor is not None:
-        compressor._step.twice = compressor._step.unapplied = False
+        compressor._step.already_reduced = compressor._step.unapplied = False
 
 
 def _take_over(compressor: Compressor, optimizer: Any, terms_of: MovedTerms) -> None:

@@ -90,7 +90,7 @@ class MovedTerms:
     Each group's momentum, weight decay and Nesterov flag are zeroed in the optimizer. A value that appears
     there later (a scheduler cycles the momentum, a checkpoint is loaded) is moved as well, before the
     optimizer can use it. Momentum buffers of earlier steps are left behind when Horovod wraps an optimizer;
-    those of a checkpoint that is loaded later are taken over (`Compressor._take_over`).
+    those of a checkpoint that is loaded later are taken over (`hooks`).
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:

@@ -21,7 +21,7 @@ class Step:
             first step.
         counts: whether the ranks agreed that this step counts.
         discarding: the user drops this step.
-        twice: gradients that were reduced in this step come to be compressed once more, and must not be.
+        already_reduced: gradients that were reduced in this step come once more, and are let pass.
         unapplied: gradients were reduced, and the optimizer has not stepped yet.
     """
 
@@ -29,7 +29,7 @@ class Step:
         self._prefix, self._process_set, self._ask_loss_scale = prefix, process_set, loss_scale
         self.rank = self.world = 0
         self.loss_scale = self.op_scale = 1.0
-        self.discarding = self.twice = False
+        self.discarding = self.already_reduced = False
         self._warned: set[str] = set()
         self.restart()
 
