@@ -82,9 +82,11 @@ class Job:
     def begin(self) -> None:
         """Check the state that a world begins with."""
         state, tensors, old = self.state, self.tensors(), self.committed
-        residuals = [name for name, entry in tensors.items() if entry["residual"] is not None]
+        kept = [
+            n for n, entry in tensors.items() if entry["residual"] is not None and entry["residual"].any()
+        ]
         if old is None:
-            assert not residuals, "a new rank has a residual"
+            assert not kept, "a new rank has a residual"
         else:
             different = [name for name, entry in old.items() if not same(entry, tensors[name])]
             assert not different, f"{different} are not as they were committed"
@@ -96,7 +98,7 @@ class Job:
             "begin",
             survivor=old is not None,
             undone=old is not None and not all(same(entry, self.latest[name]) for name, entry in old.items()),
-            residuals=residuals,
+            residuals=kept,
         )
 
     def step(self) -> None:
