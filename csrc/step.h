@@ -12,7 +12,7 @@
 
 namespace hgc {
 
-constexpr size_t kSample = 256;  // entries that tell whether a gradient dwarfs what is kept
+constexpr size_t kSample = 64;  // entries that tell whether a gradient dwarfs what is kept
 constexpr double kDwarfing = 256;
 constexpr size_t kBlock = 2048;  // entries that are prepared at once: they stay in the first-level cache
 

@@ -107,7 +107,7 @@ def dwarfs(feedback: Feedback, state: State, gradient: Floats, factor: float) ->
     """Whether the gradient is so much larger than what is kept that adding and subtracting it would round
     that away. A sample is enough: a step that explodes is large nearly everywhere."""
     size = state.residual.size
-    count = min(size, 256)
+    count = min(size, 64)
     places = np.arange(count) * (size // max(count, 1))
     kept = [state.residual] if feedback.keep else []
     if feedback.momentum and state.momentum is not None:

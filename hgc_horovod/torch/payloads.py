@@ -53,13 +53,12 @@ class Payloads:
         sent = payload.array.nbytes + slot.numbers.array.nbytes
         slot.traffic.count(gradient.numel(), sent, sent)
         slot.traffic.encode_seconds += time.perf_counter() - start
-        context = Compressed(slot, gradient, encoded, -1)
         try:
             handle = hvd.allgather_async(payload.tensor, f"{self._prefix}.{slot.name}", self._process_set)
         except Exception:
-            context.take_back()
+            Compressed(slot, gradient, encoded, -1).take_back()
             raise
-        context = self.flying[slot.name] = context._replace(handle=handle)
+        context = self.flying[slot.name] = Compressed(slot, gradient, encoded, handle)
         numbers = slot.numbers.tensor if gradient.is_cpu else slot.numbers.tensor.to(gradient.device)
         return numbers, context
 
