@@ -11,6 +11,7 @@ ONE = "compress + decompress"
 MAIN = ("encode", "compress", "decompress", ONE)  # measured with every distribution
 SELECTIONS = ("add_, sampled selection (DGC), gather", "add_, torch.topk, gather")
 INCLUSIVE, ALONE = "both, with Horovod's calls", "both, without Horovod's thread"
+WARM = "the same, with warm caches"
 
 Row = dict[str, Any]
 
@@ -24,7 +25,7 @@ def tables(results: dict[str, Any]) -> str:
         f"{results['date']}. Load average {load['before']:.1f} before the run and {load['after']:.1f} after "
         "it, where 1 is the run itself.",
         _main([row for row in rows if row["operation"] in MAIN]),
-        _others([row for row in rows if row["operation"] not in (*MAIN, INCLUSIVE, ALONE)]),
+        _others([row for row in rows if row["operation"] not in (*MAIN, INCLUSIVE, ALONE, WARM)]),
         *(_small(rows, n) for n in sorted({row["n"] for row in rows if row["n"] <= SMALL})),
     ]
     if memory:
@@ -92,7 +93,8 @@ def _small(rows: list[Row], n: int) -> str:
         f"tensor (median): `add_` {here[ONE]['unit_microseconds']:.1f}, {', '.join(told)}; "
         f"{here[INCLUSIVE]['microseconds']:.1f} with the time in Horovod's calls; "
         f"{here[ALONE]['microseconds']:.1f} for both where Horovod's calls are stood in for, so that its "
-        f"thread does not run at the same time, {_ratio(here[ALONE])} times `add_`."
+        f"thread does not run at the same time, {_ratio(here[ALONE])} times `add_`; "
+        f"{here[WARM]['microseconds']:.1f} of that kind one step after the other, where the caches are warm."
     )
 
 
