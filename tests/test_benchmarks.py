@@ -17,7 +17,7 @@ KEY = ("operation", "n", "density", "bits", "distribution")
 FIELDS = {*KEY, "unit", "ratio", "low", "high", "repetitions"}
 ATTACHED = {
     *("compress", "decompress", "compress + decompress"),
-    *("both, with Horovod's calls", "both, without Horovod's thread"),
+    *("both, with Horovod's calls", "both, without Horovod's thread", "the same, with warm caches"),
 }
 RIVALS = {
     "encode, portable",
