@@ -14,7 +14,7 @@ from .core.method import Method
 from .core.types import Bytes, Floats, Json
 from .kernels import Decay, Kernels, Sent, State
 from .kernels import get as get_kernels
-from .kernels.reference import updated
+from .kernels.reference import take_back
 
 
 class NonFiniteError(ValueError):
@@ -124,7 +124,7 @@ class Codec:
             self._entries("gradient", gradient),
             None if weight is None else self._decay(weight, weight_decay),
             self.world_size,
-            1.0 if factor == 1 else self._factor(factor),
+            1.0 if factor == 1 else check.factor(f"factor of {self.name!r}", factor),
             out,
         )
         if sent is None:
@@ -151,25 +151,8 @@ class Codec:
         """Take the last `encode` of these arguments back: the state of before, to float32 rounding."""
         if self._sent is None:
             raise ValueError(f"undo of {self.name!r}: there is no encoded step to take back")
-        sent, state, feedback = self._sent, self._state, self.method.feedback
-        if sent.before is not None:
-            state.residual, state.momentum = sent.before
-            self._sent = None
-            self.step -= 1
-            return
-        _, indices, values = wire.unpack(sent.payload)
-        array = np.asarray(self._entries("gradient", gradient))
-        decay = self._decay(weight, weight_decay)
-        update = updated(array, sent.multiplier, decay)
-        if feedback.momentum and state.momentum is not None:
-            if feedback.masking:
-                state.momentum[indices] = sent.masked_momentum
-            before = feedback.retreat(state.momentum, update)
-            update = feedback.direction(state.momentum, update)
-            state.momentum = before
-        if feedback.keep:
-            state.residual[indices] += values
-            state.residual = state.residual - update
+        entries, decay = self._entries("gradient", gradient), self._decay(weight, weight_decay)
+        take_back(self.method.feedback, self._state, self._sent, entries, decay)
         self._sent = None
         self.step -= 1
 
@@ -212,7 +195,7 @@ class Codec:
             return out
         if out is None:
             out = np.empty(self.size, np.float32)
-        elif not (_is_taken(out.dtype) and out.shape == (self.size,) and out.flags.writeable):
+        elif not (floats.is_taken(out.dtype) and out.shape == (self.size,) and out.flags.writeable):
             raise ValueError(
                 f"out must be float32, float16 or bfloat16 of shape ({self.size},) and not read-only; "
                 f"got {out.dtype}, {out.shape}"
@@ -263,39 +246,8 @@ class Codec:
     def _decay(self, weight: ArrayLike | Block | None, factor: float) -> Decay | None:
         return Decay(self._entries("weight", weight), factor) if weight is not None and factor else None
 
-    def _factor(self, factor: float) -> float:
-        """The factor as a float, in the range in which float32 is neither 0 nor an infinity."""
-        if not isinstance(factor, float):
-            factor = check.real(f"factor of {self.name!r}", factor)
-        if not _SMALLEST <= factor <= _LARGEST:  # nor NaN
-            raise ValueError(f"factor of {self.name!r} must be above 0 and fit float32; got {factor!r}")
-        return float(factor)
-
     def _float32(self, what: str, values: ArrayLike) -> Floats:
         return floats.widen(np.asarray(self._entries(what, values)))
 
     def _entries(self, what: str, values: ArrayLike | Block) -> Entries:
-        """The values as a block or an array (n,) of float32, float16 or bfloat16."""
-        if isinstance(values, Block) and values.size == self.size:
-            return values
-        array: NDArray[Any] = np.asarray(values)
-        if array.dtype in _FLOATS and array.shape == (self.size,):  # by far the most frequent
-            return array
-        if array.shape != (self.size,) or not floats.is_float(array.dtype):
-            raise ValueError(
-                f"{what} of {self.name!r} must be a float array of shape ({self.size},); "
-                f"got {array.dtype}, {array.shape}"
-            )
-        if floats.is_bfloat16(array.dtype):
-            return array
-        with np.errstate(over="ignore"):  # what overflows becomes an infinity, and is refused as one
-            return array.astype(np.float32, copy=False)
-
-
-_FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
-_SMALLEST, _LARGEST = 2.0**-149, 2.0**128 - 2.0**104  # of float32
-
-
-def _is_taken(dtype: np.dtype[Any]) -> bool:
-    """Whether kernels read and write this dtype as it is."""
-    return dtype in _FLOATS or floats.is_bfloat16(dtype)
+        return floats.taken(f"{what} of {self.name!r}", values, self.size)

@@ -38,6 +38,15 @@ def real(name: str, value: Any) -> float:
     raise ValueError(f"{name} must be a finite number; got {value!r}")
 
 
+def factor(name: str, value: Any) -> float:
+    """`value` as a float that is above 0 and finite in float32, too."""
+    if not isinstance(value, float):
+        value = real(name, value)
+    if not 2.0**-149 <= value <= 2.0**128 - 2.0**104:  # nor NaN
+        raise ValueError(f"{name} must be above 0 and fit float32; got {value!r}")
+    return float(value)
+
+
 def fraction(name: str, value: Any) -> float:
     """`value` as a float above 0 and at most 1."""
     if not 0 < real(name, value) <= 1:

@@ -117,6 +117,24 @@ def dwarfs(feedback: Feedback, state: State, gradient: Floats, factor: float) ->
     return most > 0 and not (math.isfinite(largest) and largest * factor <= 256 * most)
 
 
+def take_back(feedback: Feedback, state: State, sent: Sent, gradient: Entries, decay: Decay | None) -> None:
+    """Bring back the state of before the step that `sent` came of, of any kernels, to float32 rounding."""
+    if sent.before is not None:
+        state.residual, state.momentum = sent.before
+        return
+    _, indices, values = wire.unpack(sent.payload)
+    update = updated(np.asarray(gradient), sent.multiplier, decay)
+    if feedback.momentum and state.momentum is not None:
+        if feedback.masking:
+            state.momentum[indices] = sent.masked_momentum
+        before = feedback.retreat(state.momentum, update)
+        update = feedback.direction(state.momentum, update)
+        state.momentum = before
+    if feedback.keep:
+        state.residual[indices] += values
+        state.residual = state.residual - update
+
+
 def updated(gradient: NDArray[Any], multiplier: float, decay: Decay | None) -> Floats:
     """The gradient after scaling, clipping and weight decay."""
     update = floats.widen(gradient)

@@ -50,11 +50,17 @@ class Compressor:
         self.seed = seed
         self._loss_scale = loss_scale
         self._prefix = prefix
-        self._step = Step(prefix, process_set, loss_scale)
         self._kernels = kernels.get(threads=torch.get_num_threads())
-        self._payloads = Payloads(self._step, terms, prefix, process_set, seed, self._kernels)
         self._passed = Traffic("(not registered)")
         self._agreed = Traffic("(agreement)")
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make what belongs to this process and its Horovod, which a copy has anew."""
+        self._step = Step(self._prefix, self.process_set, self._loss_scale)
+        self._payloads = Payloads(
+            self._step, self._terms, self._prefix, self.process_set, self.seed, self._kernels
+        )
         joining.compressors.add(self)
 
     @property
@@ -218,18 +224,16 @@ class Compressor:
     def __getstate__(self) -> dict[str, Any]:
         if self._payloads.flying:
             raise ValueError("a compressor cannot be copied in the middle of a step")
-        return {**self.__dict__, "_step": self._step.op_scale, "_payloads": None}
+        kept = {key: value for key, value in self.__dict__.items() if key not in ("_step", "_payloads")}
+        return {**kept, "op_scale": self._step.op_scale}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        op_scale = state.pop("op_scale")
         self.__dict__.update(state)
         if self.process_set.process_set_id == 0:  # Horovod knows its own object only
             self.process_set = hvd.global_process_set
-        self._step = Step(self._prefix, self.process_set, self._loss_scale)
-        self._step.op_scale = state["_step"]
-        self._payloads = Payloads(
-            self._step, self._terms, self._prefix, self.process_set, self.seed, self._kernels
-        )
-        joining.compressors.add(self)
+        self._connect()
+        self._step.op_scale = op_scale
 
     def _check_sparse(self, reduced: torch.Tensor) -> None:
         for slot in self._parameters.with_sparse_gradient(reduced.shape):

@@ -45,13 +45,6 @@ class Compressed(NamedTuple):
     encoded: Encoded | None
     handle: int
 
-    def take_back(self) -> None:
-        """Undo the encoding, before anything is written over it."""
-        if self.encoded is not None:
-            encoded = self.encoded
-            weight = weight_of(self.slot, encoded.weight_decay)
-            encoded.codec.undo(encoded.entries, weight, encoded.weight_decay)
-
     def written_to(self) -> bool:
         """Whether what was encoded is no longer there. Views count their writes together, and are trusted."""
         encoded = self.encoded
@@ -61,6 +54,13 @@ class Compressed(NamedTuple):
 
 
 Context = Dense | Compressed | Reduced | None  # None: a sparse gradient, which Horovod gathers itself
+
+
+def take_back(slot: Slot, encoded: Encoded | None) -> None:
+    """Undo the encoding, if there was one, before anything is written over what was encoded."""
+    if encoded is not None:
+        weight = weight_of(slot, encoded.weight_decay)
+        encoded.codec.undo(encoded.entries, weight, encoded.weight_decay)
 
 
 def weight_of(slot: Slot, weight_decay: float) -> Block | None:

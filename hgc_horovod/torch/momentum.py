@@ -17,7 +17,8 @@ from ..core.method import Method
 
 # What stands in the optimizer where a value was moved: to SGD a zero, but not the zero that a user writes.
 MARK = -0.0
-_MOVED = ("momentum", "weight_decay", "nesterov")
+_VALUES = ("momentum", "weight_decay")
+_MOVED = (*_VALUES, "nesterov")
 
 
 def _is_mark(value: Any) -> bool:
@@ -49,7 +50,7 @@ class FixedTerms:
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse an optimizer that applies a momentum of its own as well, or whose own was moved away."""
-        if any(_is_mark(group.get(key)) for group in optimizer.param_groups for key in _MOVED[:2]):
+        if any(_is_mark(group.get(key)) for group in optimizer.param_groups for key in _VALUES):
             raise ValueError(
                 "the optimizer's momentum or weight decay reads -0.0: momentum_from moved it into another "
                 "compressor. Write the values into its groups again, or give momentum_from here, too"
@@ -72,9 +73,9 @@ class _Group:
 
     def move(self) -> Terms:
         """Take out of the group what stands there (again); all terms of the group now."""
-        for key in ("momentum", "weight_decay"):
+        for key in _VALUES:
             value = self.live[key]
-            if value or math.copysign(1, value) > 0:
+            if not _is_mark(value):
                 setattr(self, key, float(value))
                 self.live[key] = MARK
         if self.live["nesterov"]:

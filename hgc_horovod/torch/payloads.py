@@ -14,7 +14,7 @@ from ..codec import Codec, NonFiniteError
 from ..core import floats
 from ..kernels import Kernels
 from . import control, tensors
-from .flight import Compressed, Encoded, weight_of
+from .flight import Compressed, Encoded, take_back, weight_of
 from .momentum import FixedTerms, MovedTerms, Terms
 from .parameters import Slot
 from .step import Step
@@ -56,7 +56,7 @@ class Payloads:
         try:
             handle = hvd.allgather_async(payload.tensor, f"{self._prefix}.{slot.name}", self._process_set)
         except Exception:
-            Compressed(slot, gradient, encoded, -1).take_back()
+            take_back(slot, encoded)
             raise
         context = self.flying[slot.name] = Compressed(slot, gradient, encoded, handle)
         numbers = slot.numbers.tensor if gradient.is_cpu else slot.numbers.tensor.to(gradient.device)
@@ -100,7 +100,7 @@ class Payloads:
         slot.traffic.wait_seconds += ready - start
         del self.flying[slot.name]
         if not self._step.counts or encoded is None:
-            context.take_back()
+            take_back(slot, encoded)
             return tensors.writable(gradient).fill_(0.0 if self._step.discarding else float("nan"))
 
         self._step.op_scale = scale
@@ -131,7 +131,7 @@ class Payloads:
                 f"the gradient of {name} was written to while it was being reduced; what was kept of it may "
                 "be wrong",
             )
-        context.take_back()
+        take_back(context.slot, context.encoded)
         context.slot.payload = context.slot.numbers = None  # Horovod may be sending them still
 
     def hand_over(self, slot: Slot) -> int | None:

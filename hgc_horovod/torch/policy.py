@@ -70,20 +70,18 @@ def methods_for(
 
     Entries that match no parameter are warned of.
     """
-    used: set[int] = set()
-    found = []
-    for name, parameter in names:
-        index = next((i for i, (what, _) in enumerate(policy) if _matches(what, name, parameter)), None)
-        found.append(default if index is None else policy[index][1])
-        used.update(() if index is None else (index,))
-    unused = [policy[index][0] for index in range(len(policy)) if index not in used]
+    chosen = [
+        next((index for index, (what, _) in enumerate(policy) if _matches(what, *named)), None)
+        for named in names
+    ]
+    unused = [what for index, (what, _) in enumerate(policy) if index not in chosen]
     if unused:
         warnings.warn(
             f"policy: no parameter is left for {', '.join(map(repr, unused))}: none matches, or entries "
             "above take them all",
             stacklevel=2,
         )
-    return found
+    return [default if index is None else policy[index][1] for index in chosen]
 
 
 def _matches(what: str | Matcher, name: str, parameter: torch.Tensor) -> bool:
