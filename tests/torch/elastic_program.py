@@ -22,18 +22,12 @@ import torch
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 
 import hgc_horovod.torch as hgc
-from tests.torch.ranks.training import batch, fingerprint
+from tests.torch.ranks.training import batch, fingerprint, perceptron
 
 COMMIT = 5  # steps from one commit to the next
 STEPS = 12
 PATIENCE = 120.0  # seconds within which a world must change
 PAUSE = 0.02  # seconds that leave the cores to a rank that is about to start
-
-
-def perceptron() -> torch.nn.Module:
-    return torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(64, 48), torch.nn.ReLU(), torch.nn.Linear(48, 10)
-    )
 
 
 class Job:
@@ -43,7 +37,7 @@ class Job:
         self.log = Path(directory) / f"{os.getpid()}.jsonl"
         self.death, self.worlds = int(death), [int(world) for world in worlds]
         torch.manual_seed(hvd.rank())
-        self.model = perceptron()
+        self.model = perceptron(48)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-3)
         self.compressor = hgc.Compression.hgc(
             self.model.named_parameters(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import horovod.torch as hvd
@@ -22,17 +21,6 @@ from .ranks.misuse import WRONG
 def test_before_init() -> None:
     with pytest.raises(ValueError, match=r"hvd\.init"):
         hgc.Compression.hgc(torch.nn.Linear(40, 30).named_parameters())
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[None]:
-    """Horovod with one rank, under Gloo, which can be initialized again."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOROVOD_CONTROLLER", "gloo")
-        patch.setenv("HOROVOD_CPU_OPERATIONS", "gloo")
-        hvd.init()
-    yield
-    hvd.shutdown()
 
 
 @pytest.mark.parametrize("label", WRONG)

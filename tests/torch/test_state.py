@@ -19,15 +19,11 @@ from .ranks.harness import OPTIONS, Given, wrap
 
 
 @pytest.fixture(scope="module")
-def alone() -> Iterator[None]:
-    """Horovod with one rank of an elastic job, on which it reduces like on several."""
+def elastic_job(alone: None) -> Iterator[None]:
+    """One rank of an elastic job, on which Horovod reduces like on several."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOROVOD_CONTROLLER", "gloo")
-        patch.setenv("HOROVOD_CPU_OPERATIONS", "gloo")
-        hvd.init()
         patch.setenv("HOROVOD_ELASTIC", "1")
         yield
-    hvd.shutdown()
 
 
 def train(model: Given, optimizer: Any, steps: range) -> None:
@@ -42,7 +38,7 @@ def test_registered_once() -> None:
     assert sum(kind is hgc.Compressor for kind, _ in get_handler_registry()) == 1
 
 
-def test_restore(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restore(elastic_job: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the middle of a step, back to the commit before the last step: the same two steps again are the same
     to the bit, and nothing of the broken one is left at Horovod."""
     handles, start = [], hvd.allgather_async
@@ -75,7 +71,7 @@ def test_restore(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(torch.equal(one, other) for one, other in zip(weights, others, strict=True))
 
 
-def test_process_set(alone: None) -> None:
+def test_process_set(elastic_job: None) -> None:
     compressor = hgc.Compression.hgc(Given().named_parameters(), process_set=hvd.ProcessSet([0]))
     with pytest.raises(ValueError, match="process_set"):
         hvd.elastic.TorchState(compression=compressor)

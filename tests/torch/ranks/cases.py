@@ -12,6 +12,7 @@ from types import ModuleType
 from . import (
     agreeing,
     checkpoints,
+    copies,
     equivalence,
     gradients,
     hooks,
@@ -39,6 +40,7 @@ _MODULES: tuple[ModuleType, ...] = (
     steps,
     policies,
     checkpoints,
+    copies,
     agreeing,
     reporting,
     misuse,

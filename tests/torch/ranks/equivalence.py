@@ -13,7 +13,7 @@ import torch
 
 import hgc_horovod.torch as hgc
 
-from .harness import Given, values, variants
+from .harness import Given, tanh_network, values, variants
 
 EXACT = {"density": 1.0, "bits": 32, "inflate": True, "min_elements": 0}
 ALL = {**EXACT, "min_ndim": 0}
@@ -25,14 +25,7 @@ Hook = Callable[..., object]
 
 
 def network() -> torch.nn.Module:
-    torch.manual_seed(11)
-    return torch.nn.Sequential(
-        torch.nn.Linear(20, 48),
-        torch.nn.Tanh(),
-        torch.nn.Linear(48, 30),
-        torch.nn.Tanh(),
-        torch.nn.Linear(30, 5),
-    )
+    return tanh_network(11, 48, 30)
 
 
 def network_loss(model: torch.nn.Module, step: int) -> torch.Tensor:

@@ -60,6 +60,18 @@ class Given(torch.nn.Module):
         )
 
 
+def tanh_network(seed: int, first: int, second: int) -> torch.nn.Sequential:
+    """Three layers for inputs of 20 and outputs of 5; the same on all ranks and in every call."""
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(20, first),
+        torch.nn.Tanh(),
+        torch.nn.Linear(first, second),
+        torch.nn.Tanh(),
+        torch.nn.Linear(second, 5),
+    )
+
+
 class Codecs:
     """One independent codec per rank and tensor, and what they say about the reduced gradients.
 

@@ -10,7 +10,7 @@ import horovod.torch as hvd
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .harness import OPTIONS, STEPS, values, variants, wrap
+from .harness import OPTIONS, STEPS, tanh_network, values, variants, wrap
 from .reporting import generators
 from .training import fingerprint
 
@@ -19,15 +19,8 @@ Run = Callable[[], object]
 
 
 def network() -> torch.nn.Sequential:
-    """Two large matrices, a small one and biases; the same on all ranks and in every call."""
-    torch.manual_seed(17)
-    return torch.nn.Sequential(
-        torch.nn.Linear(20, 60),
-        torch.nn.Tanh(),
-        torch.nn.Linear(60, 40),
-        torch.nn.Tanh(),
-        torch.nn.Linear(40, 5),
-    )
+    """Two large matrices, a small one and biases."""
+    return tanh_network(17, 60, 40)
 
 
 def method() -> dict[str, Any]:

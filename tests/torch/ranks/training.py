@@ -17,9 +17,9 @@ STEPS = 200
 CLASSES = 10
 
 
-def perceptron() -> torch.nn.Module:
+def perceptron(width: int = 128) -> torch.nn.Module:
     return torch.nn.Sequential(
-        torch.nn.Flatten(), torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, CLASSES)
+        torch.nn.Flatten(), torch.nn.Linear(64, width), torch.nn.ReLU(), torch.nn.Linear(width, CLASSES)
     )
 
 
