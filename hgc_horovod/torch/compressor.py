@@ -3,9 +3,10 @@
 Horovod calls `compress(gradient)` when a gradient is ready, allreduces the tensor that comes back, and calls
 `decompress(reduced, context)`. Bytes cannot be summed, so the payload travels by an allgather of our own,
 whose handle is in the context, and Horovod's allreduce gets two numbers that tell its scale (`control`).
-`compress` starts asynchronous operations only, because ranks may reach it in different orders. When the first
-gradient of a step comes back, all are on their way on every rank, and the ranks agree whether the step counts
-(`agreement`) before anything is decoded over what was encoded.
+`compress` starts asynchronous operations only, because ranks may reach it in different orders, and waits for
+other ranks just once and not for ever, to compare settings with them. When the first gradient of a step comes
+back, all are on their way on every rank, and the ranks agree whether the step counts (`agreement`) before
+anything is decoded over what was encoded.
 """
 
 from __future__ import annotations
