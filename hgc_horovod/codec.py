@@ -190,6 +190,8 @@ class Codec:
         """`decode_sum` of `count` payloads that stand one behind the other in a buffer."""
         if not isinstance(gathered, Block):
             wire.check_buffer(gathered)
+        check.whole("count", count, 0)
+        factor = check.single("factor", factor)
         if isinstance(out, Block):
             self._decode(gathered, count, out, factor)
             return out

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+_MOST = 2.0**128 - 2.0**104  # of float32
+
 
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """`value` as an int between `least` and `most`."""
@@ -38,11 +40,20 @@ def real(name: str, value: Any) -> float:
     raise ValueError(f"{name} must be a finite number; got {value!r}")
 
 
+def single(name: str, value: Any) -> float:
+    """`value` as a float that is finite in float32, too."""
+    if not isinstance(value, float):
+        value = real(name, value)
+    if not abs(value) <= _MOST:
+        raise ValueError(f"{name} must be a finite number that fits float32; got {value!r}")
+    return float(value)
+
+
 def factor(name: str, value: Any) -> float:
     """`value` as a float that is above 0 and finite in float32, too."""
     if not isinstance(value, float):
         value = real(name, value)
-    if not 2.0**-149 <= value <= 2.0**128 - 2.0**104:  # nor NaN
+    if not 2.0**-149 <= value <= _MOST:  # nor NaN
         raise ValueError(f"{name} must be above 0 and fit float32; got {value!r}")
     return float(value)
 

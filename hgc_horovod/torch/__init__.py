@@ -9,12 +9,13 @@ optimizer = hvd.DistributedOptimizer(
 """
 
 from ..core import methods
-from . import elastic, hooks
+from . import attach, elastic, hooks
 from .agreement import CompressionError
 from .compression import Compression
 from .compressor import Compressor
 from .policy import embeddings, output_layer
 
+attach.register()
 elastic.register()
 hooks.register()
 

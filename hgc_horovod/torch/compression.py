@@ -99,6 +99,7 @@ class Compression:
             method,
             parameters,
             terms,
+            name=name,
             process_set=process_set,
             loss_scale=scale,
             prefix=name if name is not None else f"hgc.{next(_created)}",

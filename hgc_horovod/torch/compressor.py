@@ -11,6 +11,7 @@ anything is decoded over what was encoded.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 from .. import kernels
 from ..core.method import Method
 from ..report import Report, Traffic
-from . import agreement, control, joining, state, tensors
+from . import agreement, control, files, joining, state, tensors
 from .flight import Compressed, Context, Dense, Reduced, apply_terms
 from .loss_scale import LossScale
 from .momentum import FixedTerms, MovedTerms, Terms
@@ -39,6 +40,7 @@ class Compressor:
         parameters: Parameters,
         terms: FixedTerms | MovedTerms,
         *,
+        name: str | None,
         process_set: Any,
         loss_scale: LossScale,
         prefix: str,
@@ -49,6 +51,7 @@ class Compressor:
         self._terms = terms
         self.process_set = process_set
         self.seed = seed
+        self.name = name
         self._loss_scale = loss_scale
         self._prefix = prefix
         self._kernels = kernels.get(threads=torch.get_num_threads())
@@ -63,6 +66,7 @@ class Compressor:
             self._step, self._terms, self._prefix, self.process_set, self.seed, self._kernels
         )
         joining.compressors.add(self)
+        self.optimizer: Callable[[], Any] = _nobody  # that Horovod has made with this compressor
 
     @property
     def method(self) -> Method:
@@ -80,6 +84,16 @@ class Compressor:
         self._method = method
         self._step.restart()
 
+    @property
+    def loss_scale(self) -> Any:
+        """The `GradScaler`, or the function, that tells what a loss is multiplied by; None without."""
+        return self._loss_scale.source
+
+    @loss_scale.setter
+    def loss_scale(self, source: Any) -> None:
+        self._check_between_steps("loss_scale")
+        self._loss_scale.source = source
+
     def compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Context]:
         """Start sending a gradient; Horovod allreduces the tensor that is returned."""
         if gradient is None:
@@ -88,22 +102,21 @@ class Compressor:
                 "every parameter of a group to take part in every step"
             )
         step = self._step
-        if step.already_reduced:
-            return control.vector(gradient, first=False).tensor.to(gradient.device), Reduced(gradient)
         slot = self._parameters.find(gradient)
+        if slot is not None and step.is_repeated(slot):
+            return control.vector(gradient, first=False).tensor.to(gradient.device), Reduced(gradient)
         if slot is None:  # it has no part in a step
             self._check_stranger(gradient)
             return tensors.to_wire(gradient, self._method.dense.fp16), Dense(None, gradient)
-        if not step.begun:
+        if not step.begun or slot.in_flight:  # in flight: the step before was broken off
             self._abandon()
             step.begin(lambda: state.settings(self))
-        elif slot.in_flight:
-            self._payloads.abandon(slot.name)
         slot.in_flight = True
         if slot.is_dense(gradient):
             wire = tensors.to_wire(gradient, slot.method.dense.fp16)
             step.agreement.watch(wire)
-            return wire, Dense(slot, gradient, self._payloads.hand_over(slot))
+            self._payloads.hand_over(slot)
+            return wire, Dense(slot, gradient)
         return self._payloads.start(slot, gradient)
 
     def decompress(self, reduced: torch.Tensor, context: Context) -> torch.Tensor:
@@ -123,6 +136,7 @@ class Compressor:
             self._agreed.count(0, agreement.BYTES)
         assert context.slot is not None
         context.slot.in_flight = False
+        context.slot.remember_reduced()
         if isinstance(context, Dense):
             return self._finish_dense(reduced, context)
         return self._payloads.finish(scale, context)
@@ -175,11 +189,11 @@ class Compressor:
 
     def save(self, directory: str | Path) -> None:
         """Write this rank's state to a file of its own in a directory that all ranks give."""
-        state.save(self, directory)
+        files.save(self, directory)
 
     def load(self, directory: str | Path, *, other_world: str = "refuse") -> None:
         """Read what `save` wrote, on any number of ranks; `other_world` as for `load_state_dict`."""
-        state.load_directory(self, directory, other_world)
+        files.load(self, directory, other_world)
 
     def __repr__(self) -> str:
         slots = self._parameters.slots
@@ -197,12 +211,12 @@ class Compressor:
         traffic = self._passed if slot is None else slot.traffic
         traffic.count(gradient.numel(), reduced.nbytes)
         result = reduced if reduced is gradient else tensors.writable(gradient).copy_(reduced)
-        if slot is None or not self._step.counts:
-            if context.kept is not None:
-                hvd.synchronize(context.kept)
+        if slot is None:
+            return result
+        left = self._payloads.take_over(slot, result)
+        if not self._step.counts:
             return result
         slot.step += 1
-        left = None if context.kept is None else self._payloads.take_over(slot, context.kept, result)
         apply_terms(slot, result, self._terms.of(slot.parameter), self._step.loss_scale)
         return result if left is None else result.add_(left)
 
@@ -213,19 +227,22 @@ class Compressor:
 
     def _abandon(self) -> None:
         """Give up what is in flight, where Horovod never came back for what it was given."""
-        for name in list(self._payloads.flying):
-            self._payloads.abandon(name)
+        self._payloads.abandon()
         for slot in self._parameters.slots:
             slot.in_flight = False
 
     def _check_between_steps(self, what: str) -> None:
         if any(slot.in_flight for slot in self._parameters.slots):
-            raise ValueError(f"{what} must be called between steps: gradients are being reduced now")
+            raise ValueError(
+                f"{what} must be called between steps: gradients are being reduced now. After an exception "
+                "in a backward pass, call compression.discard(optimizer) on all ranks first"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         if self._payloads.flying:
             raise ValueError("a compressor cannot be copied in the middle of a step")
-        kept = {key: value for key, value in self.__dict__.items() if key not in ("_step", "_payloads")}
+        bound = ("_step", "_payloads", "optimizer")
+        kept = {key: value for key, value in self.__dict__.items() if key not in bound}
         return {**kept, "op_scale": self._step.op_scale}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -256,3 +273,7 @@ class Compressor:
             f"a gradient of shape {tuple(gradient.shape)} belongs to no parameter of named_parameters "
             "and is sent uncompressed",
         )
+
+
+def _nobody() -> None:
+    """In place of a reference to an optimizer."""

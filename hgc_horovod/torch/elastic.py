@@ -16,6 +16,7 @@ from __future__ import annotations
 import horovod.torch as hvd
 from horovod.torch.elastic import state as states
 
+from ..core.method import Method
 from .compressor import Compressor
 from .state import State, take
 
@@ -39,7 +40,7 @@ class CompressorStateHandler(states.StateHandler):  # type: ignore[misc]
         self._saved = self.value.state_dict()
 
     def restore(self) -> None:
-        take(self.value, self._saved)
+        self._take(self._saved)
 
     def sync(self) -> None:
         """Make equal on all ranks what has to be, and keep what is this rank's own.
@@ -50,7 +51,13 @@ class CompressorStateHandler(states.StateHandler):  # type: ignore[misc]
         self.value._reset()
         own = self.value.state_dict()
         common = hvd.broadcast_object(_common(own), root_rank=0, name="hgc.elastic")
-        take(self.value, _merged(own, common))
+        self._take(_merged(own, common))
+
+    def _take(self, state: State) -> None:
+        self.value._reset()
+        if state["method"] != self.value.method.to_json():  # it was replaced since, or before this rank came
+            self.value.method = Method.from_json(state["method"])
+        take(self.value, state)
 
 
 def register() -> None:
@@ -71,7 +78,7 @@ def _common(state: State) -> State:
         }
         for name, entry in state["tensors"].items()
     }
-    return {"scale": state["scale"], "terms": state["terms"], "tensors": tensors}
+    return {key: state[key] for key in ("method", "scale", "terms")} | {"tensors": tensors}
 
 
 def _merged(own: State, common: State) -> State:
@@ -86,4 +93,4 @@ def _merged(own: State, common: State) -> State:
     for name, entry in common["tensors"].items():
         kept = own["tensors"].get(name, nothing) if entry["compressed"] else {**entry, "residual": None}
         tensors[name] = {**entry, "residual": kept["residual"], "momentum": kept["momentum"]}
-    return {**own, "scale": common["scale"], "terms": common["terms"], "tensors": tensors}
+    return {**own, **common, "tensors": tensors}

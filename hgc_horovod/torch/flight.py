@@ -18,7 +18,6 @@ class Dense(NamedTuple):
 
     slot: Slot | None
     gradient: torch.Tensor
-    kept: int | None = None  # the handle of what was kept while the tensor was compressed, if it was
 
 
 class Reduced(NamedTuple):
@@ -48,9 +47,11 @@ class Compressed(NamedTuple):
     def written_to(self) -> bool:
         """Whether what was encoded is no longer there. Views count their writes together, and are trusted."""
         encoded = self.encoded
-        if encoded is None or not encoded.own or self.gradient._is_view():
+        if encoded is None or not encoded.own:
             return False
-        return self.gradient._version != encoded.version
+        if self.gradient.data_ptr() != encoded.entries.address:
+            return True
+        return not self.gradient._is_view() and self.gradient._version != encoded.version
 
 
 Context = Dense | Compressed | Reduced | None  # None: a sparse gradient, which Horovod gathers itself
@@ -74,11 +75,12 @@ def apply_terms(slot: Slot, result: torch.Tensor, terms: Terms, loss_scale: floa
         return
     if not torch.isfinite(result).all():  # finite gradients may overflow in their sum
         return
+    # In half precision what is free of the loss scale would underflow.
+    update = result.to(torch.promote_types(result.dtype, torch.float32))
     if loss_scale != 1:
-        result.div_(loss_scale)
-    result.add_(slot.parameter.detach(), alpha=terms.weight_decay)
+        update = update / loss_scale
+    if terms.weight_decay:
+        update = update.add(slot.parameter.detach(), alpha=terms.weight_decay)
     if terms.momentum:
-        slot.momentum, update = advance(slot.momentum, result, terms)
-        result.copy_(update)
-    if loss_scale != 1:
-        result.mul_(loss_scale)
+        slot.momentum, update = advance(slot.momentum, update, terms)
+    result.copy_(update.mul(loss_scale) if loss_scale != 1 else update)

@@ -13,6 +13,7 @@ from ..core import floats
 from . import tensors
 from .compressor import Compressor
 from .momentum import MovedTerms
+from .parameters import Slot
 
 
 def _compressor_of(optimizer: Any) -> Compressor | None:
@@ -40,14 +41,26 @@ def _before_step(optimizer: Any, *_: Any) -> None:
         _take_over(compressor, optimizer, compressor._terms)
     # A step() after synchronize() reduces once more, unless within skip_synchronize(). Horovod's flag alone
     # does not tell: it stays where a step was skipped.
-    step.already_reduced = reduced and optimizer._synchronized and optimizer._should_synchronize
+    if reduced and optimizer._synchronized and optimizer._should_synchronize:
+        step.repeated = _still_reduced(compressor, optimizer)
     step.unapplied = False
 
 
 def _after_step(optimizer: Any, *_: Any) -> None:
     compressor = _compressor_of(optimizer)
     if compressor is not None:
-        compressor._step.already_reduced = compressor._step.unapplied = False
+        compressor._step.repeated, compressor._step.unapplied = {}, False
+
+
+def _still_reduced(compressor: Compressor, optimizer: Any) -> dict[Slot, int]:
+    """The gradients that are those of the last step still, and how often they were written to so far. None
+    are where they were cleared since, or a backward pass has begun to accumulate into them."""
+    passes = optimizer.backward_passes_per_step
+    slots = [slot for slot in compressor._parameters.slots if slot.holds_reduced()]
+    accumulating = any(optimizer._allreduce_delay.get(slot.parameter, passes) != passes for slot in slots)
+    if accumulating or all(tensors.is_zero(slot.parameter.grad) for slot in slots):
+        return {}
+    return {slot: slot.version() for slot in slots}
 
 
 def _take_over(compressor: Compressor, optimizer: Any, terms_of: MovedTerms) -> None:

@@ -129,6 +129,10 @@ class MovedTerms:
         buffer: torch.Tensor | None = kept.pop("momentum_buffer", None) if group is not None else None
         return -buffer if buffer is not None and group is not None and group.live["maximize"] else buffer
 
+    def covers(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the terms were taken out of these parameters' groups."""
+        return any(id(p) in self._groups for group in optimizer.param_groups for p in group["params"])
+
     def _distinct(self) -> list[_Group]:
         return list({id(group): group for group in self._groups.values()}.values())
 

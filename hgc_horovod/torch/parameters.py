@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,8 @@ class Slot:
 
     `codec` holds the state of its compressed steps and `momentum` the buffer of its dense ones; each is made
     when it is first needed. `step` counts its steps. `in_flight`: compressed and not yet decompressed,
-    while Horovod reads `payload` and `numbers`, which are kept from step to step.
+    while Horovod reads `payload` and `numbers`, which are kept from step to step. `reduced` refers to the
+    gradient of the last step that counted.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Slot:
     in_flight: bool = False
     payload: Buffer | None = None
     numbers: Buffer | None = None
+    reduced: Callable[[], torch.Tensor | None] | None = None
     floating: bool = field(init=False)
     traffic: Traffic = field(init=False)
     _finally_dense: bool | None = None
@@ -64,12 +67,25 @@ class Slot:
         self._full = full
         return full
 
+    def remember_reduced(self) -> None:
+        gradient = self.parameter.grad
+        self.reduced = None if gradient is None else weakref.ref(gradient)
+
+    def holds_reduced(self) -> bool:
+        """Whether the parameter's gradient is still what the last step made it, unless it was written to."""
+        gradient = self.parameter.grad
+        return gradient is not None and self.reduced is not None and self.reduced() is gradient
+
+    def version(self) -> int:
+        """How often the parameter's gradient was written to."""
+        return 0 if self.parameter.grad is None else self.parameter.grad._version
+
     def __post_init__(self) -> None:
         self.traffic = Traffic(self.name)
         self.floating = self.parameter.is_floating_point()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "payload": None, "numbers": None}
+        return {**self.__dict__, "payload": None, "numbers": None, "reduced": None}
 
 
 class Parameters:

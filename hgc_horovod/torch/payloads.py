@@ -25,7 +25,12 @@ _MOST_BYTES = 2**31 - 1  # that Horovod can count
 
 
 class Payloads:
-    """One compressor's. `flying`: what was started and is not finished, by the tensors' names."""
+    """One compressor's.
+
+    Attributes:
+        flying: the payloads that were started and are not finished, by the tensors' names.
+        handing: the same of what is handed over.
+    """
 
     def __init__(
         self,
@@ -40,6 +45,7 @@ class Payloads:
         self._prefix, self._process_set = prefix, process_set
         self._seed, self._kernels = seed, kernels
         self.flying: dict[str, Compressed] = {}
+        self.handing: dict[str, int] = {}
 
     def start(self, slot: Slot, gradient: torch.Tensor) -> tuple[torch.Tensor, Compressed]:
         """Encode a gradient and start to gather it: what Horovod is to reduce, and the rest for `finish`."""
@@ -116,15 +122,15 @@ class Payloads:
         slot.traffic.decode_seconds += time.perf_counter() - ready
         return result
 
-    def abandon(self, name: str) -> None:
-        """Take back what is in flight, where its step was never finished."""
-        context = self.flying.pop(name, None)
-        if context is None:
-            return
-        try:
-            hvd.synchronize(context.handle)
-        except Exception as error:
-            log.info("hgc_horovod: %s was not gathered: %s", name, error)
+    def abandon(self) -> None:
+        """Take back all that is in flight, where its step was never finished."""
+        for name in list(self.handing):
+            _drain(name, self.handing.pop(name))
+        for name in list(self.flying):
+            self._abandon(name, self.flying.pop(name))
+
+    def _abandon(self, name: str, context: Compressed) -> None:
+        _drain(name, context.handle)
         if context.written_to():
             self._step.warn(
                 "abandoned",
@@ -134,25 +140,30 @@ class Payloads:
         take_back(context.slot, context.encoded)
         context.slot.payload = context.slot.numbers = None  # Horovod may be sending them still
 
-    def hand_over(self, slot: Slot) -> int | None:
-        """Start to average what is kept of a tensor that was compressed and is sent dense from now on."""
+    def hand_over(self, slot: Slot) -> None:
+        """Start to average what is kept of a tensor, if it was compressed and is sent dense from now on."""
         codec = slot.codec
         if codec is None:
-            return None
+            return
         momentum = np.zeros(codec.size, np.float32) if codec.momentum is None else codec.momentum
         kept = torch.from_numpy(np.stack([codec.residual, momentum]))
-        handle: int = hvd.allreduce_async(
+        self.handing[slot.name] = hvd.allreduce_async(
             kept, op=hvd.Average, name=f"{self._prefix}.{slot.name}.kept", process_set=self._process_set
         )
-        return handle
 
-    def take_over(self, slot: Slot, handle: int, result: torch.Tensor) -> torch.Tensor:
-        """The residual, to be added to the reduced gradient; the momentum is the slot's from now on."""
+    def take_over(self, slot: Slot, result: torch.Tensor) -> torch.Tensor | None:
+        """The residual, if it was handed over, to be added to the reduced gradient; the momentum is the
+        slot's from now on."""
+        handle = self.handing.pop(slot.name, None)
+        if handle is None:
+            return None
         scale = self._step.op_scale
+        wide = torch.promote_types(result.dtype, torch.float32)
         residual, momentum = (
-            (scale * kept).view(result.shape).to(result.device, result.dtype)
-            for kept in hvd.synchronize(handle)
+            (scale * kept).view(result.shape).to(result.device, wide) for kept in hvd.synchronize(handle)
         )
+        if not self._step.counts:
+            return None
         if slot.codec is not None and slot.codec.momentum is not None:
             slot.momentum = momentum
         slot.codec = None
@@ -180,6 +191,14 @@ class Payloads:
         if codec.method is not method:
             codec.method = method
         return codec
+
+
+def _drain(name: str, handle: int) -> None:
+    """Wait for what nobody needs any more."""
+    try:
+        hvd.synchronize(handle)
+    except Exception as error:
+        log.info("hgc_horovod: %s was not gathered: %s", name, error)
 
 
 def _check_countable(payload: int, world_size: int) -> None:

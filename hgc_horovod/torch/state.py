@@ -8,8 +8,7 @@ where a run goes on with another number of ranks.
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 VERSION = 1
 _OTHER_WORLD = ("refuse", "mean", "zero")
-_FILE = re.compile(r"rank(\d+)-of-(\d+)\.pt")
 State = dict[str, Any]
 
 
@@ -39,6 +37,7 @@ def settings(compressor: Compressor) -> State:
             slot.name: {
                 "shape": list(slot.parameter.shape),
                 "dtype": str(slot.parameter.dtype),
+                "requires_grad": slot.parameter.requires_grad,
                 "method": {} if slot.method is compressor.method else json.loads(slot.method.to_json()),
                 "steps so far": slot.step,
             }
@@ -57,6 +56,7 @@ def of(compressor: Compressor) -> State:
         "version": VERSION,
         "rank": compressor._step.rank,
         "world_size": compressor._step.world,
+        "method": compressor.method.to_json(),
         "scale": compressor._step.op_scale,
         "terms": compressor._terms.state(),
         "tensors": {slot.name: _of_slot(slot) for slot in compressor._parameters.slots},
@@ -73,6 +73,12 @@ def load(compressor: Compressor, state: State | list[State], other_world: str) -
     states = state if isinstance(state, list) else [state]
     if not states or any(not isinstance(one, dict) or one.get("version") != VERSION for one in states):
         raise ValueError(f"state must be what state_dict returned, of version {VERSION}; got {state!r:.60}")
+    if states[0].get("method", compressor.method.to_json()) != compressor.method.to_json():
+        warnings.warn(
+            f"the state was kept under another method, {states[0]['method']}, and goes on under "
+            f"{compressor.method.to_json()}; set compression.method where that is not meant",
+            stacklevel=3,
+        )
     saved = states[0]["world_size"]
     own = [one for one in states if one["rank"] == rank]
     if saved == world and own:
@@ -125,43 +131,6 @@ def take(compressor: Compressor, state: State) -> None:
         _load_slot(compressor, slot, given[name])
 
 
-def save(compressor: Compressor, directory: str | Path) -> None:
-    """Write this rank's state, so that a crash leaves the old file or the new one."""
-    state = of(compressor)
-    path = Path(directory) / f"rank{state['rank']}-of-{state['world_size']}.pt"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    torch.save(state, part)
-    part.replace(path)
-
-
-def load_directory(compressor: Compressor, directory: str | Path, other_world: str) -> None:
-    """Read this rank's file, or all where the world was another one."""
-    compressor._step.look_around()
-    found: dict[int, dict[int, Path]] = {}
-    for path in Path(directory).glob("rank*.pt"):
-        if match := _FILE.fullmatch(path.name):
-            found.setdefault(int(match[2]), {})[int(match[1])] = path
-    if len(found) != 1:
-        raise ValueError(
-            f"directory must hold the files of one world size; {directory} has those of "
-            f"{', '.join(map(str, sorted(found))) or 'none'}"
-        )
-    ((saved, paths),) = found.items()
-    if missing := set(range(saved)) - set(paths):
-        raise ValueError(f"directory {directory} lacks the file of rank {min(missing)} of {saved}")
-    if saved == compressor._step.world:
-        load(compressor, _read(paths[compressor._step.rank]), other_world)
-    else:
-        ranks = range(saved) if other_world == "mean" else range(1)
-        load(compressor, [_read(paths[rank]) for rank in ranks], other_world)
-
-
-def _read(path: Path) -> State:
-    state: State = torch.load(path, map_location="cpu", weights_only=True)
-    return state
-
-
 def _of_slot(slot: Slot) -> State:
     codec, shape = slot.codec, slot.parameter.shape
     if codec is None:
@@ -180,7 +149,8 @@ def _load_slot(compressor: Compressor, slot: Slot, state: State) -> None:
     slot.codec = slot.momentum = None
     residual, momentum = state["residual"], state["momentum"]
     if momentum is not None and residual is None:
-        slot.momentum = momentum.to(slot.parameter.device, slot.parameter.dtype, copy=True)
+        wide = torch.promote_types(slot.parameter.dtype, torch.float32)
+        slot.momentum = momentum.to(slot.parameter.device, wide, copy=True)
     if not state["compressed"]:
         return
     codec = compressor._payloads.codec(slot, compressor._terms.of(slot.parameter))

@@ -8,6 +8,7 @@ from typing import Any
 
 from .agreement import Agreement
 from .loss_scale import LossScale
+from .parameters import Slot
 
 
 class Step:
@@ -21,7 +22,8 @@ class Step:
             first step.
         counts: whether the ranks agreed that this step counts.
         discarding: the user drops this step.
-        already_reduced: gradients that were reduced in this step come once more, and are let pass.
+        repeated: the gradients that come once more and are let pass, as they were reduced in this step: their
+            slots, and how often they had been written to.
         unapplied: gradients were reduced, and the optimizer has not stepped yet.
     """
 
@@ -29,7 +31,8 @@ class Step:
         self._prefix, self._process_set, self._ask_loss_scale = prefix, process_set, loss_scale
         self.rank = self.world = 0
         self.loss_scale = self.op_scale = 1.0
-        self.discarding = self.already_reduced = False
+        self.discarding = False
+        self.repeated: dict[Slot, int] = {}
         self._warned: set[str] = set()
         self.restart()
 
@@ -37,6 +40,10 @@ class Step:
         """Forget the current step, and compare the settings anew."""
         self.agreement = Agreement(self._prefix, self._process_set)
         self.begun = self.concluded = self.counts = self.unapplied = False
+
+    def is_repeated(self, slot: Slot) -> bool:
+        """Whether the slot's gradient is the one that was reduced, and nothing has been added to it."""
+        return slot in self.repeated and slot.holds_reduced() and slot.version() == self.repeated[slot]
 
     def look_around(self) -> None:
         self.rank = self._process_set.rank() if self._process_set.included() else -1

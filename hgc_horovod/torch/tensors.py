@@ -48,7 +48,7 @@ def entries(tensor: torch.Tensor) -> tuple[Block, bool]:
     if dtype is not None and tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg():
         address = tensor.data_ptr()
         if address % dtype.itemsize == 0:
-            return Block(address, tensor.numel(), dtype, tensor), True
+            return Block(address, tensor.numel(), dtype, tensor.untyped_storage()), True
     like = tensor.dtype if dtype is not None else torch.float32
     copy = torch.empty(tensor.shape, dtype=like, device="cpu").copy_(tensor.detach())
     return Block(copy.data_ptr(), copy.numel(), _TAKEN[like], copy), False
@@ -65,6 +65,13 @@ def writable(gradient: torch.Tensor) -> torch.Tensor:
     steps = zip(gradient.stride(), gradient.shape, strict=True)
     shared = any(stride == 0 and size > 1 for stride, size in steps)
     return torch.empty_like(gradient, memory_format=torch.contiguous_format) if shared else gradient
+
+
+def is_zero(tensor: torch.Tensor | None) -> bool:
+    """Whether all entries are 0, or there is no tensor."""
+    if tensor is None:
+        return True
+    return not (tensor.coalesce().values() if tensor.is_sparse else tensor).any()
 
 
 def fill(gradient: torch.Tensor, values: NDArray[np.float32]) -> torch.Tensor:

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -205,3 +207,19 @@ def test_payloads_of_other_methods_are_read():
 def test_bad_arguments_are_refused_by_name(argument, bad):
     with pytest.raises(ValueError, match=argument):
         Codec(hybrid(), **{"size": 5, argument: bad})
+
+
+@pytest.mark.parametrize("factor", [math.nan, math.inf, -math.inf, 1e39, "x", None])
+def test_decoding_refuses_a_factor(factor):
+    codec = Codec(hybrid(), 10)
+    payload = codec.encode(np.ones(10, np.float32))
+    with pytest.raises(ValueError, match="factor"):
+        codec.decode_sum([payload], factor=factor)
+
+
+@pytest.mark.parametrize("count", [1.5, "a", None, -1])
+def test_decoding_refuses_a_count(count):
+    codec = Codec(hybrid(), 10)
+    payload = codec.encode(np.ones(10, np.float32))
+    with pytest.raises(ValueError, match="count"):
+        codec.decode_gathered(payload, count)

@@ -26,6 +26,7 @@ from tests.torch.ranks.training import batch, fingerprint, perceptron
 
 COMMIT = 5  # steps from one commit to the next
 STEPS = 12
+CHANGE, DENSER = 3, 0.05  # the step in which another density is set
 PATIENCE = 120.0  # seconds within which a world must change
 PAUSE = 0.02  # seconds that leave the cores to a rank that is about to start
 
@@ -97,6 +98,8 @@ class Job:
 
     def step(self) -> None:
         images, labels = batch(self.state.step, hvd.rank())
+        if self.state.step == CHANGE and self.compressor.method.selector.density != DENSER:
+            self.compressor.method = hgc.methods.hgc(DENSER, min_elements=0)  # which a new rank has to learn
         self.optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(self.model(images), labels)
         if (self.state.world, self.state.step, hvd.rank()) == (0, self.death, 0):

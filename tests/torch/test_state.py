@@ -89,6 +89,7 @@ def state_of(rank: int, **tensors: tuple[int, float | None, float | None]) -> di
         "version": 1,
         "rank": rank,
         "world_size": 3,
+        "method": "all ranks'",
         "scale": 1.0 + rank,
         "terms": {"of": rank},
         "tensors": {name: entry(name, *values) for name, values in tensors.items()},

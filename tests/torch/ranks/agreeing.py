@@ -64,6 +64,13 @@ def resumed() -> Any:
     return optimizer, compressor
 
 
+def frozen() -> Any:
+    """The first rank does not train a tensor that the others do."""
+    model = Given()
+    model.other.requires_grad_(not first())
+    return wrap(model, OPTIONS)
+
+
 @variants(
     density={"make": options(density=0.1), "words": ["density"]},
     bits={"make": options(bits=2), "words": ["quantizer", "bits"]},
@@ -76,13 +83,14 @@ def resumed() -> Any:
     another={"make": shapes(matrix=(48, 32), others=(30, 50)), "words": ["other", "missing"]},
     momentum={"make": moved(momentum=0.8), "words": ["momentum", "0.8", "0.9"]},
     weight_decay={"make": moved(weight_decay=0.2), "words": ["weight_decay", "0.2", "0.1"]},
+    frozen={"make": frozen, "words": ["other", "requires_grad"]},
     resumed={"make": resumed, "words": ["steps so far", "7"]},
 )
 def case_settings(make: Callable[[], Any], words: list[str]) -> None:
     """The first backward pass says on every rank what differs, and between which ranks."""
     optimizer, _ = make()
     model = {group["params"][0].shape: group["params"] for group in optimizer.param_groups}
-    loss = sum(p.sum() for parameters in model.values() for p in parameters)
+    loss = sum(p.sum() for parameters in model.values() for p in parameters if p.requires_grad)
     raises(ValueError, ["same settings", "rank 0", "rank 1", *words], loss.backward)
 
 
@@ -118,13 +126,22 @@ def case_failure(after: int = 0, rank: int = 0, groups: int | None = None) -> No
         assert abs(slot(compressor, "matrix").codec.residual - before).max() < 1e-5
 
 
-def case_changed_in_flight() -> None:
+def _in_place(gradient: torch.Tensor) -> None:
+    gradient.mul_(0.5)
+
+
+def _elsewhere(gradient: torch.Tensor) -> None:
+    gradient.data = gradient.data.clamp(-0.1, 0.1)
+
+
+@variants(in_place={"change": _in_place}, elsewhere={"change": _elsewhere})
+def case_changed_in_flight(change: Callable[[torch.Tensor], None]) -> None:
     """A gradient that is clipped or unscaled before it was synchronized, here on one rank."""
     model = Given()
     optimizer, _ = wrap(model, OPTIONS)
     model.loss(0).backward()
     if first():
-        model.other.grad.mul_(0.5)
+        change(model.other.grad)
     words = ["rank 0", "'other'", "changed", "synchronize()", "skip_synchronize"]
     raises(hgc.CompressionError, words, optimizer.step)
 

@@ -12,7 +12,7 @@ import torch
 import hgc_horovod.torch as hgc
 
 from .checkpoints import END, HALF, MOVED, Run
-from .harness import OPTIONS, Given, variants
+from .harness import OPTIONS, Given, raises, variants, wrap
 
 
 @variants(
@@ -67,3 +67,22 @@ def case_copies_of_horovods_optimizer() -> None:
         assert pickle.loads(pickle.dumps(optimizer.state_dict())).keys() == optimizer.state_dict().keys()
         outcomes.append(seen)
     assert outcomes[0] == outcomes[1]
+
+
+def case_loss_scale_of_a_copy() -> None:
+    """A copy is not scaled by a copy of the GradScaler that nobody updates: it has to be given one."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    model = Given()
+    _, compressor = wrap(model, OPTIONS, attach={"loss_scale": scaler})
+    twin, copied = copy.deepcopy((model, compressor))
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(twin.parameters(), lr=0.1),
+        named_parameters=twin.named_parameters(),
+        compression=copied,
+    )
+    raises(ValueError, ["loss_scale"], (4.0 * twin.loss(0)).backward)
+    optimizer.load_state_dict(optimizer.state_dict())  # Horovod's way out of an exception
+    copied.loss_scale = scaler
+    (4.0 * twin.loss(0)).backward()
+    optimizer.synchronize()
+    assert copied._step.loss_scale == 4.0

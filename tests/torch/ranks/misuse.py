@@ -165,3 +165,13 @@ def case_sparse_with_moved_momentum() -> None:
     rows = torch.arange(5) + hvd.rank()
     (table(rows) * torch.from_numpy(values("rows", (5, 8)))).sum().backward()
     raises(ValueError, ["weight", "sparse", "sparse_as_dense"], optimizer.synchronize)
+
+
+def case_one_compressor_for_two_optimizers() -> None:
+    model = Given()
+    _, compressor = wrap(model, OPTIONS)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    named = {"named_parameters": model.named_parameters(), "compression": compressor}
+    raises(
+        ValueError, ["one compressor", "one DistributedOptimizer"], hvd.DistributedOptimizer, inner, **named
+    )

@@ -185,3 +185,72 @@ def case_retained_graph() -> None:
             pass
         optimizer.zero_grad()
     assert slot(compressor, "weight").step == 2
+
+
+@variants(
+    cleared={"set_to_none": True}, zeroed={"set_to_none": False}, weights={"shapes": {"matrix": (48, 32)}}
+)
+def case_dropped_by_the_user(set_to_none: bool = True, shapes: Any = SHAPES) -> None:
+    """After a step that was reduced and not applied, a rank without data takes part with zeros."""
+    model = Given(shapes)
+    optimizer, compressor = wrap(model, OPTIONS)
+    model.loss(0).backward()
+    optimizer.synchronize()
+    model.zero_grad(set_to_none)
+    if hvd.rank() == 0:
+        model.loss(1).backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer.step()
+    assert slot(compressor, "matrix").step == 2
+    same_on_all_ranks(model)
+
+
+def case_exception_in_a_step() -> None:
+    """After a step() that raised, the next step's gradients are reduced."""
+    model = Given()
+    optimizer, compressor = wrap(model, OPTIONS)
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("refused")
+
+    for step in range(2):
+        model.zero_grad(set_to_none=step == 0)
+        model.loss(step).backward()
+        optimizer.synchronize()
+        hook = optimizer.register_step_pre_hook(refuse)
+        raises(RuntimeError, ["refused"], optimizer.step)
+        hook.remove()
+        model.zero_grad(set_to_none=step == 0)
+        model.loss(step).backward()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            optimizer.step()
+        same_on_all_ranks(model)
+    assert slot(compressor, "matrix").step == 4
+
+
+@variants(discard={"way": "discard"}, load={"way": "load"})
+def case_exception_in_a_backward_pass(way: str) -> None:
+    """What was on its way is dropped by discard(), or where the optimizer's checkpoint is loaded again."""
+    model, codecs = Given(), Codecs(OPTIONS)
+    optimizer, compressor = wrap(model, OPTIONS)
+    for step in reduced(optimizer, backward(model), range(2)):
+        check(model, codecs, step)
+    before, saved = compressor.state_dict(), optimizer.state_dict()
+    optimizer.zero_grad()
+    model.loss(EXTRA, skip=["matrix"]).backward()  # and then something goes wrong
+    raises(ValueError, ["discard"], compressor.state_dict)
+    if way == "discard":
+        compressor.discard(optimizer)
+    else:
+        optimizer.load_state_dict(saved)
+        compressor.load_state_dict(before)
+    for step in reduced(optimizer, backward(model), range(2, 4)):
+        check(model, codecs, step)
+
+
+def same_on_all_ranks(model: torch.nn.Module) -> None:
+    flat = torch.cat([p.detach().flatten() for p in model.parameters()])
+    for other in hvd.allgather(flat[None], name="weights"):
+        assert torch.equal(other, flat)
