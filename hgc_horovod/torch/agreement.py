@@ -76,9 +76,9 @@ class Agreement:
         """
         if not self.compared and not self._settle():
             raise ValueError(
-                f"some ranks did not answer under the name {self._prefix!r}: give the compressor the "
-                "process_set that DistributedOptimizer was given, and a name= where ranks create compressors "
-                "in different orders; and set its method, or load its state, on every rank or on none"
+                f"some ranks did not answer under the name {self._prefix!r}: set a compressor's method, or "
+                "load its state, on every rank or on none; give it the process_set that DistributedOptimizer "
+                "was given, and a name= where ranks create compressors in different orders"
             )
         finite, failure = self._finite and _all_finite(self._watched), self._failure
         mine = torch.tensor([not finite, failure is not None, discard], dtype=torch.float32)

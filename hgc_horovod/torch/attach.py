@@ -11,6 +11,7 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 
+from .agreement import PATIENCE
 from .compressor import Compressor
 from .joining import compressors
 from .momentum import MovedTerms
@@ -41,13 +42,30 @@ def _introduce(compressor: Compressor, optimizer: Any) -> None:
     if compressor.optimizer() is not None:
         raise ValueError("one compressor serves one DistributedOptimizer, and this one has another already")
     compressor.optimizer = weakref.ref(optimizer)
+    if optimizer.sparse_as_dense:
+        optimizer._allreduce_grad_async = _announcing(compressor, optimizer._allreduce_grad_async)
     _move_again(optimizer)
     optimizer.register_load_state_dict_pre_hook(_break_off)
     optimizer.register_load_state_dict_post_hook(_move_again)
 
 
+def _announcing(compressor: Compressor, reduce: Function) -> Function:
+    """Horovod's method that starts to reduce a parameter's gradient, of which a compressor may see a copy."""
+
+    @functools.wraps(reduce)
+    def announced(parameter: torch.Tensor) -> Any:
+        compressor._parameters.expected = parameter
+        try:
+            return reduce(parameter)
+        finally:
+            compressor._parameters.expected = None
+
+    return announced
+
+
 def _break_off(optimizer: Any, _: Any) -> None:
     """Horovod drops what is in flight where a checkpoint is loaded in the middle of a step."""
+    optimizer._compression._payloads.check_arrived(PATIENCE)
     optimizer._compression._abandon()
     optimizer._compression._step.begun = False
 

@@ -8,6 +8,7 @@ process has a compressor, `hvd.join()` raises an error.
 from __future__ import annotations
 
 import functools
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,8 @@ def guarded(join: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(join)
     def checked(*arguments: Any, **keywords: Any) -> Any:
+        if compressors:
+            gc.collect()  # one that nobody holds any more is not in the way
         if compressors and hvd.size() > 1:
             raise RuntimeError(
                 "hvd.join() cannot be used with a gradient compressor: the ranks that go on would wait for "

@@ -144,6 +144,7 @@ class Parameters:
 
     def _start_search(self) -> None:
         self._index = {id(slot.parameter): index for index, slot in enumerate(self.slots)}
+        self.expected: torch.Tensor | None = None  # whose gradient comes next, where that is known
         self._follower = list(range(1, len(self.slots) + 1))
         self._last = -1
 
@@ -157,9 +158,11 @@ class Parameters:
     def find(self, gradient: torch.Tensor) -> Slot | None:
         """The slot whose parameter has this very gradient, or None.
 
-        With Horovod's `sparse_as_dense` the gradient is a dense copy of a sparse one, and is found by its
-        values where several could be meant.
+        With Horovod's `sparse_as_dense` the gradient is a dense copy of a sparse one, and is found by the
+        parameter that is `expected`, or by its values where nobody has told.
         """
+        if self.expected is not None:
+            return self.slots[self._index[id(self.expected)]] if id(self.expected) in self._index else None
         guess = self._follower[self._last]
         if not (guess < len(self.slots) and self.slots[guess].parameter.grad is gradient):
             found = self._search(gradient)

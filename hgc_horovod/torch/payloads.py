@@ -122,6 +122,18 @@ class Payloads:
         slot.traffic.decode_seconds += time.perf_counter() - ready
         return result
 
+    def check_arrived(self, seconds: float) -> None:
+        """Wait so long for all that is in flight. RuntimeError where other ranks have not sent theirs."""
+        handles = [*self.handing.values(), *(context.handle for context in self.flying.values())]
+        end = time.monotonic() + seconds
+        while not all(map(hvd.poll, handles)):
+            if time.monotonic() > end:
+                raise RuntimeError(
+                    "the ranks broke their step off at different places, and wait for each other's "
+                    "gradients; call compression.discard(optimizer) on all ranks instead"
+                )
+            time.sleep(0.001)
+
     def abandon(self) -> None:
         """Take back all that is in flight, where its step was never finished."""
         for name in list(self.handing):

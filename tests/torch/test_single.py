@@ -12,7 +12,7 @@ import torch
 import hgc_horovod.torch as hgc
 from hgc_horovod import Codec, kernels, methods
 from hgc_horovod.kernels.native import NativeKernels
-from hgc_horovod.torch import tensors
+from hgc_horovod.torch import attach, tensors
 
 from .ranks.harness import OPTIONS, Codecs, Given, backward, check, reduced, values, wrap
 from .ranks.misuse import WRONG
@@ -195,3 +195,19 @@ def test_a_world_that_has_grown(alone: None, monkeypatch: pytest.MonkeyPatch) ->
         assert np.array_equal(
             context.encoded.codec.decode_sum([sent[-1].numpy()]), weight.grad.numpy().ravel()
         )
+
+
+def test_a_step_that_others_never_finish(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is loaded in mid-step does not wait for ever for what no other rank sends."""
+    monkeypatch.setenv("HOROVOD_ELASTIC", "1")
+    monkeypatch.setattr(attach, "PATIENCE", 0.1)
+    model = Given()
+    optimizer, compressor = wrap(model, OPTIONS)
+    model.loss(0).backward()
+    saved = optimizer.state_dict()
+    with monkeypatch.context() as patch:
+        patch.setattr(hvd, "poll", lambda handle: False)
+        with pytest.raises(RuntimeError, match="discard"):
+            optimizer.load_state_dict(saved)
+    optimizer.load_state_dict(saved)
+    assert not compressor._payloads.flying
