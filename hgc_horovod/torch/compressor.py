@@ -22,7 +22,7 @@ import torch
 from .. import kernels
 from ..core.method import Method
 from ..report import Report, Traffic
-from . import agreement, control, files, joining, state, tensors
+from . import agreement, control, discarding, files, joining, state, tensors
 from .flight import Compressed, Context, Dense, Reduced, apply_terms
 from .loss_scale import LossScale
 from .momentum import FixedTerms, MovedTerms, Terms
@@ -109,6 +109,7 @@ class Compressor:
             self._check_stranger(gradient)
             return tensors.to_wire(gradient, self._method.dense.fp16), Dense(None, gradient)
         if not step.begun or slot.in_flight:  # in flight: the step before was broken off
+            self._payloads.check_arrived(agreement.PATIENCE)
             self._abandon()
             step.begin(lambda: state.settings(self))
         slot.in_flight = True
@@ -145,21 +146,9 @@ class Compressor:
         """Drop what was accumulated since the last step, in place of `optimizer.step()`, on all ranks.
 
         What the compressor keeps is as it was before, to float32 rounding, and the gradients are None.
-        `optimizer` is Horovod's, not synchronized yet.
+        `optimizer` is Horovod's, not synchronized yet, or failed to on all ranks.
         """
-        if getattr(optimizer, "_compression", None) is not self:
-            raise ValueError("optimizer must be the DistributedOptimizer of this compressor")
-        if self._step.unapplied and not optimizer._handles:
-            raise ValueError("discard comes too late: call it in place of optimizer.synchronize()")
-        self._step.discarding = True
-        try:
-            optimizer.synchronize()
-        finally:
-            self._step.discarding = False
-        optimizer._synchronized = False
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = None
+        discarding.discard(self, optimizer)
 
     def report(self) -> Report:
         """Bytes, ratios and times per tensor and in total, as this rank has seen them so far."""

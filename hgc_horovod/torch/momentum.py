@@ -119,7 +119,11 @@ class MovedTerms:
             raise ValueError(
                 f"the state is of {len(state)} parameter groups; momentum_from has {len(groups)}"
             )
+        optimizer = self._optimizer()
         for group, terms in zip(groups, state or [], strict=False):
+            if optimizer is not None:
+                group.live = optimizer.param_groups[group.index]
+            group.move()  # what stands there is older than the state
             for key in _MOVED:
                 setattr(group, key, terms[key])
 

@@ -21,6 +21,7 @@ class Step:
         op_scale: what the mean over the ranks is multiplied by: 1 for op=Average, W for Sum. Known after the
             first step.
         counts: whether the ranks agreed that this step counts.
+        failed: they could not agree, and every rank was told why.
         discarding: the user drops this step.
         repeated: the gradients that come once more and are let pass, as they were reduced in this step: their
             slots, and how often they had been written to.
@@ -39,7 +40,7 @@ class Step:
     def restart(self) -> None:
         """Forget the current step, and compare the settings anew."""
         self.agreement = Agreement(self._prefix, self._process_set)
-        self.begun = self.concluded = self.counts = self.unapplied = False
+        self.begun = self.concluded = self.counts = self.failed = self.unapplied = False
 
     def is_repeated(self, slot: Slot) -> bool:
         """Whether the slot's gradient is the one that was reduced, and nothing has been added to it."""
@@ -61,7 +62,7 @@ class Step:
         if not self.agreement.compared:
             self.agreement.compare(settings())
         self.agreement.begin()
-        self.begun, self.concluded = True, False
+        self.begun, self.concluded, self.failed = True, False, False
         if self.unapplied:
             self.warn(
                 "unapplied",
@@ -72,7 +73,9 @@ class Step:
 
     def conclude(self) -> None:
         """Agree with the other ranks whether this step counts."""
+        self.failed = True
         self.counts = self.agreement.conclude(self.discarding)
+        self.failed = False
         self.begun, self.concluded, self.unapplied = False, True, self.counts
 
     def warn(self, kind: str, text: str) -> None:

@@ -13,7 +13,7 @@ import hgc_horovod.torch as hgc
 from hgc_horovod import Codec, methods
 from hgc_horovod.torch import payloads
 
-from .harness import OPTIONS, Given, backward, raises, reduced, slot, variants, wrap
+from .harness import OPTIONS, Codecs, Given, backward, check, everyones, raises, reduced, slot, variants, wrap
 
 
 def first() -> bool:
@@ -144,6 +144,34 @@ def case_changed_in_flight(change: Callable[[torch.Tensor], None]) -> None:
         change(model.other.grad)
     words = ["rank 0", "'other'", "changed", "synchronize()", "skip_synchronize"]
     raises(hgc.CompressionError, words, optimizer.step)
+
+
+@variants(memory={}, written={"written": True}, groups={"groups": 2}, passes={"backward_passes_per_step": 2})
+def case_going_on_after_a_failure(written: bool = False, **horovod: Any) -> None:
+    """discard() drops what a failed step has left, and the steps after it are as if it had not been."""
+    model, codecs = Given(), Codecs(OPTIONS)
+    optimizer, compressor = wrap(model, OPTIONS, **horovod)
+    passes = horovod.get("backward_passes_per_step", 1)
+
+    def fill(step: int) -> None:
+        for _ in range(passes):
+            model.loss(step).backward()
+
+    def given(name: str, shape: Any, step: int) -> Any:
+        return [passes * gradient for gradient in everyones(name, shape, step)]
+
+    for step in reduced(optimizer, fill, range(2)):
+        check(model, codecs, step, given=given)
+    for _ in range(2):
+        optimizer.zero_grad()
+        with failing(1, "none" if written else "other", MemoryError("no more")):
+            fill(7)
+            if written:
+                model.other.grad.mul_(1.0)
+            raises(hgc.CompressionError, ["'other'"], optimizer.step)
+        compressor.discard(optimizer)
+    for step in reduced(optimizer, fill, range(2, 4)):
+        check(model, codecs, step, given=given)
 
 
 def case_payload_that_cannot_be_counted() -> None:

@@ -230,8 +230,10 @@ def case_saved_twice() -> None:
         raises(ValueError, ["directory", str(hvd.size()), "9"], run.compressor.load, directory)
 
 
-def case_resume_with_a_scheduler() -> None:
-    """The scheduler, made anew, writes its first momentum into the groups before the checkpoint is loaded."""
+@variants(documented={"first": False}, compressor_first={"first": True})
+def case_resume_with_a_scheduler(first: bool) -> None:
+    """The scheduler, made anew, writes its first momentum into the groups before the checkpoint is loaded,
+    of which the compressor's part may be loaded first."""
 
     def start() -> tuple[Run, Any]:
         run = Run(MOVED, OPTIONS)
@@ -248,9 +250,12 @@ def case_resume_with_a_scheduler() -> None:
     kept = whole.compressor.state_dict()
     train(whole, scheduler, range(HALF, END - 1))
     second, its = start()
+    if first:
+        second.compressor.load_state_dict(kept)
     for each, saved in zip((second.model, second.optimizer, its), state, strict=True):
         each.load_state_dict(saved)
-    second.compressor.load_state_dict(kept)
+    if not first:
+        second.compressor.load_state_dict(kept)
     train(second, its, range(HALF, END - 1))
     for one, other in zip(whole.weights(), second.weights(), strict=True):
         assert torch.equal(one, other) or hvd.size() > 2
