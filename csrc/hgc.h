@@ -61,7 +61,7 @@ typedef struct {
 } hgc_step;
 
 /* The version of this interface: raised with every change of it. */
-#define HGC_VERSION 2
+#define HGC_VERSION 3
 HGC_API int32_t hgc_version(void);
 
 /* The size of a payload in bytes. */
@@ -69,6 +69,16 @@ HGC_API int64_t hgc_payload_bytes(const hgc_format* format);
 
 /* Encode one step into `payload`, uint8 (hgc_payload_bytes,). */
 HGC_API int hgc_encode(const hgc_format* format, hgc_step* step, uint8_t* payload);
+
+/* The format that the payload at the head of `bytes` bytes has; HGC_DAMAGED where none begins there. */
+HGC_API int hgc_read_format(const uint8_t* payload, int64_t bytes, hgc_format* format);
+
+/* A payload of zeros, as large as a step's. */
+HGC_API void hgc_encode_nothing(const hgc_format* format, uint8_t* payload);
+
+/* Take back the step that wrote `payload` of n entries, to float32 rounding. `step` is as it was for the
+ * encoding but for `factor`, which is the step's multiplier. HGC_DAMAGED: it is another tensor's payload. */
+HGC_API int hgc_undo(const uint8_t* payload, int64_t bytes, int64_t n, hgc_step* step);
 
 /* Write the sum of the values of `count` payloads of n entries, each times `factor`, in the order in which
  * they stand one behind the other in `bytes` bytes. */

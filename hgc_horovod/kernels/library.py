@@ -9,7 +9,7 @@ from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_vo
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-VERSION = 2  # HGC_VERSION of csrc/hgc.h
+VERSION = 3  # HGC_VERSION of csrc/hgc.h
 OK, NON_FINITE, DAMAGED, NO_MEMORY, DWARFED = range(5)
 
 
@@ -88,6 +88,9 @@ def load() -> ctypes.CDLL:
     library.hgc_payload_bytes.restype = c_int64
     library.hgc_payload_bytes.argtypes = (c_void_p,)
     library.hgc_encode.argtypes = (c_void_p, c_void_p, c_void_p)
+    library.hgc_encode_nothing.argtypes = (c_void_p, c_void_p)
+    library.hgc_encode_nothing.restype = None
+    library.hgc_undo.argtypes = (c_void_p, c_int64, c_int64, c_void_p)
     library.hgc_decode_sum.argtypes = (
         *(c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p, c_int32, c_int32, c_int32),
     )
