@@ -1,6 +1,7 @@
 """Hybrid gradient compression: sparsified, quantized, bit-packed gradients for Horovod.
 
 This module needs NumPy alone. `hgc_horovod.torch` attaches to Horovod for PyTorch.
+`hgc_horovod.mpi` reduces NumPy gradients over MPI.
 """
 
 from .codec import Codec, NonFiniteError

@@ -11,9 +11,9 @@ from typing import Any
 class Traffic:
     """One tensor's traffic since the start of the run, as one rank sent it. Bytes are totals, times seconds.
 
-    `dense_bytes` is what float32 would have taken and `sent_bytes` what was handed to Horovod, with headers
-    and control values. `compressed_dense_bytes` and `payload_bytes` are the same two for the steps in which
-    the tensor was compressed. `wait` is the time spent waiting for other ranks and the network.
+    `dense_bytes` is what float32 would have taken and `sent_bytes` what was handed to Horovod or MPI, with
+    headers and control values. `compressed_dense_bytes` and `payload_bytes` are the same two for the steps in
+    which the tensor was compressed. `wait` is the time spent waiting for other ranks and the network.
     """
 
     name: str

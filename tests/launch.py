@@ -1,4 +1,4 @@
-"""Starts a program on several Horovod ranks of this machine, and lets no process of it outlive the call."""
+"""Starts a program on several ranks of this machine, and lets no process of it outlive the call."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+TOOLS = Path(sys.executable).parent
+HOROVODRUN = TOOLS / "horovodrun"
 MARK = "HGC_TEST_LAUNCH"  # in the environment of every process of a launch, whatever its session
 GRACE = 10.0  # seconds that processes get to end by themselves
 
@@ -53,8 +55,20 @@ def run_ranks(
         LaunchError: after everything that was started has ended or been killed.
     """
     what = f"{Path(script).name} on {ranks} ranks with {controller}"
-    options = f"--{controller} -np {ranks}".split()
-    return _run(what, [*options, "--start-timeout", "120"], [script, *args], timeout, env)
+    launcher = [HOROVODRUN, *f"--{controller} -np {ranks} --start-timeout 120".split()]
+    return _run(what, launcher, [script, *args], timeout, env)
+
+
+def run_mpi(
+    script: str | Path,
+    ranks: int,
+    timeout: float,
+    args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """`run_ranks` under mpirun alone, without Horovod."""
+    launcher = f"mpirun --bind-to none -np {ranks}".split()
+    return _run(f"{Path(script).name} on {ranks} ranks of MPI", launcher, [script, *args], timeout, env)
 
 
 def run_elastic(
@@ -83,25 +97,25 @@ def run_elastic(
     start, least, most = ranks
     options = f"--gloo -np {start} --min-np {least} --max-np {most} --network-interfaces lo".split()
     options += ["--host-discovery-script", str(discovery), "--elastic-timeout", str(int(timeout))]
-    return _run(f"{Path(script).name} as an elastic job", options, [script, *args], timeout, env, meanwhile)
+    what = f"{Path(script).name} as an elastic job"
+    return _run(what, [HOROVODRUN, *options], [script, *args], timeout, env, meanwhile)
 
 
 def _run(
     what: str,
-    options: Sequence[str],
+    launcher: Sequence[str | Path],
     program: Sequence[str | Path],
     timeout: float,
     env: Mapping[str, str] | None,
     meanwhile: Callable[[], object] | None = None,
 ) -> str:
-    tools = Path(sys.executable).parent
     mark = f"{MARK}={uuid.uuid4().hex}"
     search = {
-        "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "PATH": f"{TOOLS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
     }
     environment = {**os.environ, **_ENVIRONMENT, **search, MARK: mark.partition("=")[2], **(env or {})}
-    command = [tools / "horovodrun", *options, sys.executable, *program]
+    command = [*launcher, sys.executable, *program]
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         process = subprocess.Popen(
             [str(part) for part in command],

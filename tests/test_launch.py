@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch import LaunchError, processes_with, run_ranks
+from tests.launch import LaunchError, processes_with, run_mpi, run_ranks
 
 # Each rank starts a process in a session of its own, as a launcher's helpers do.
 DETACHED = """
@@ -42,3 +42,17 @@ def test_time_limit(tmp_path: Path) -> None:
 def test_processes_left_behind(tmp_path: Path) -> None:
     error = launch(tmp_path, DETACHED, 120)
     assert "left processes behind" in error and "sleep(600)" in error
+
+
+def test_mpi(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text("import sys; from mpi4py import MPI; print(*sys.argv[1:], MPI.COMM_WORLD.size)")
+    assert run_mpi(program, 3, 120, args=("of",)).split() == ["of", "3"] * 3
+
+
+def test_mpi_time_limit(tmp_path: Path) -> None:
+    program, probe = tmp_path / "program.py", uuid.uuid4().hex
+    program.write_text("from mpi4py import MPI\nif MPI.COMM_WORLD.rank: MPI.COMM_WORLD.recv()")
+    with pytest.raises(LaunchError, match=r"program.py on 2 ranks of MPI did not end within 10 s"):
+        run_mpi(program, 2, 10, env={"PROBE": probe})
+    assert not processes_with(f"PROBE={probe}")

@@ -8,9 +8,9 @@ optimizer = hvd.DistributedOptimizer(
                                     warmup_steps=1000))
 """
 
+from ..agreement import CompressionError
 from ..core import methods
 from . import attach, elastic, hooks
-from .agreement import CompressionError
 from .compression import Compression
 from .compressor import Compressor
 from .policy import embeddings, output_layer

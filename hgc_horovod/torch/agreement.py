@@ -10,18 +10,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import horovod.torch as hvd
 import torch
 
+from ..agreement import CompressionError, difference
+
 BYTES = 12  # that a step's agreement sends
 PATIENCE = 30.0  # seconds; half of the time after which Horovod warns of a rank that others wait for
-
-
-class CompressionError(RuntimeError):
-    """A rank could not compress a gradient. Raised on every rank; the message names the rank and tensor."""
 
 
 class Agreement:
@@ -107,8 +104,8 @@ class Agreement:
             time.sleep(0.001)
         everyones = _read(hvd.synchronize(self._handle))
         self._handle = None
-        if any(settings != everyones[0] for settings in everyones):
-            raise ValueError(_difference(everyones))
+        if found := difference(everyones):
+            raise ValueError(found)
         self.compared = True
         return True
 
@@ -129,22 +126,3 @@ def _all_finite(norms: list[torch.Tensor]) -> bool:
     if len(norms) > 1 and norms[0].device.type != "cpu":  # one wait for the device, not one for each
         norms = [torch.stack([norm.to(norms[0].device, torch.float64) for norm in norms]).max()]
     return all(math.isfinite(norm) for norm in norms)
-
-
-def _difference(settings: Sequence[dict[str, Any]]) -> str:
-    """The first setting in which two ranks differ."""
-    first = dict(_flat(settings[0]))
-    for rank, other in enumerate(dict(_flat(one)) for one in settings):
-        for key in [*first, *other]:
-            mine, its = (flat.get(key, "missing") for flat in (first, other))
-            if mine != its:
-                return f"all ranks need the same settings; {key} is {mine} on rank 0, {its} on rank {rank}"
-    raise AssertionError("the settings do not differ")
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}".lstrip("."))
-    else:
-        yield path, value

@@ -13,11 +13,11 @@ import torch
 
 from ..core import check, methods
 from ..core.method import Method
+from ..policy import Policy
 from .compressor import Compressor
 from .loss_scale import LossScale
 from .momentum import MovedTerms, terms_for
 from .parameters import Parameters
-from .policy import Policy
 
 log = logging.getLogger("hgc_horovod")
 NamedParameters = Iterable[tuple[str, torch.Tensor]]

@@ -14,9 +14,9 @@ import torch
 from ..codec import Codec
 from ..core import wire
 from ..core.method import Method
+from ..policy import Policy, methods_for
+from ..policy import check as check_policy
 from ..report import Traffic
-from .policy import Policy, methods_for
-from .policy import check as check_policy
 from .tensors import Buffer
 
 

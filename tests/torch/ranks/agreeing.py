@@ -12,8 +12,9 @@ import torch
 import hgc_horovod.torch as hgc
 from hgc_horovod import Codec, methods
 from hgc_horovod.torch import payloads
+from tests.cases import variants
 
-from .harness import OPTIONS, Codecs, Given, backward, check, everyones, raises, reduced, slot, variants, wrap
+from .harness import OPTIONS, Codecs, Given, backward, check, everyones, raises, reduced, slot, wrap
 
 
 def first() -> bool:

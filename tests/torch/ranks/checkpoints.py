@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 import hgc_horovod.torch as hgc
+from tests.cases import variants
 
 from .equivalence import ALL
-from .harness import OPTIONS, Given, close, raises, slot, values, variants
+from .harness import OPTIONS, Given, close, raises, slot, values
 
 HALF, END = 3, 7  # steps before the checkpoint, and in all
 MOVED = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}

@@ -10,9 +10,10 @@ import horovod.torch as hvd
 import torch
 
 import hgc_horovod.torch as hgc
+from tests.cases import variants
 
 from .checkpoints import END, HALF, MOVED, Run
-from .harness import OPTIONS, Given, raises, variants, wrap
+from .harness import OPTIONS, Given, raises, wrap
 
 
 @variants(

@@ -12,8 +12,9 @@ import horovod.torch as hvd
 import torch
 
 import hgc_horovod.torch as hgc
+from tests.cases import variants
 
-from .harness import Given, tanh_network, values, variants
+from .harness import Given, tanh_network, values
 
 EXACT = {"density": 1.0, "bits": 32, "inflate": True, "min_elements": 0}
 ALL = {**EXACT, "min_ndim": 0}

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 import hgc_horovod.torch as hgc
+from tests.cases import variants
 
 from .harness import (
     OPTIONS,
@@ -24,7 +25,6 @@ from .harness import (
     everyones,
     reduced,
     values,
-    variants,
     wrap,
 )
 

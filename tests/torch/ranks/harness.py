@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 
 import hgc_horovod.torch as hgc
 from hgc_horovod import Codec, methods
+from tests import cases
 
 Shapes = Mapping[str, tuple[int, ...]]
 SHAPES: Shapes = {"matrix": (48, 32), "bias": (40,), "kernel": (8, 4, 7, 9), "other": (30, 50)}
@@ -22,20 +22,9 @@ STEPS = 4  # enough for what was not sent to come back
 ROUNDING = 1e-6  # of an entry, or of the tensor's largest one where a sum cancels: a few float32 roundings
 
 
-def variants(**arguments: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Run a case once with each of these keyword arguments."""
-
-    def mark(case: Callable[..., None]) -> Callable[..., None]:
-        case.variants = arguments
-        return case
-
-    return mark
-
-
 def values(name: str, shape: Sequence[int], step: int = 0, rank: int | None = None) -> np.ndarray:
     """Standard normal float32 that every rank can compute for every rank; this rank's by default."""
-    key = f"{name} {step} {hvd.rank() if rank is None else rank}"
-    return np.asarray(np.random.default_rng(zlib.crc32(key.encode())).standard_normal(shape), np.float32)
+    return cases.values(name, shape, step, hvd.rank() if rank is None else rank)
 
 
 def everyones(name: str, shape: Sequence[int], step: int) -> list[np.ndarray]:

@@ -10,7 +10,9 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 
-from .harness import OPTIONS, STEPS, Codecs, Given, backward, check, everyones, reduced, variants, wrap
+from tests.cases import variants
+
+from .harness import OPTIONS, STEPS, Codecs, Given, backward, check, everyones, reduced, wrap
 from .surroundings import loss_of, network
 
 

@@ -12,8 +12,9 @@ import torch
 
 import hgc_horovod.torch as hgc
 from hgc_horovod.torch import agreement
+from tests.cases import variants
 
-from .harness import OPTIONS, Given, raises, values, variants, wrap
+from .harness import OPTIONS, Given, raises, values, wrap
 
 Call = Callable[[], object]
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import hgc_horovod.torch as hgc
+from tests.cases import variants
 
 from .harness import (
     OPTIONS,
@@ -23,7 +24,6 @@ from .harness import (
     reduced,
     slot,
     values,
-    variants,
     wrap,
 )
 

@@ -8,9 +8,10 @@ import horovod.torch as hvd
 import torch
 
 import hgc_horovod.torch as hgc
+from tests.cases import variants
 
 from .equivalence import ALL, BOUND, DECAY, Hook, distance, train
-from .harness import Given, variants
+from .harness import Given
 
 
 @variants(before={"when": "before"}, after={"when": "after"})

@@ -11,20 +11,9 @@ import torch
 
 import hgc_horovod.torch as hgc
 from hgc_horovod import methods
+from tests.cases import variants
 
-from .harness import (
-    OPTIONS,
-    STEPS,
-    Codecs,
-    Given,
-    backward,
-    close,
-    everyones,
-    raises,
-    reduced,
-    variants,
-    wrap,
-)
+from .harness import OPTIONS, STEPS, Codecs, Given, backward, close, everyones, raises, reduced, wrap
 
 SPARSER = {**OPTIONS, "density": 0.01, "bits": 2}
 

@@ -14,8 +14,9 @@ import torch
 
 import hgc_horovod.torch as hgc
 from hgc_horovod.torch.parameters import Parameters
+from tests.cases import variants
 
-from .harness import OPTIONS, SHAPES, STEPS, Given, backward, reduced, variants, wrap
+from .harness import OPTIONS, SHAPES, STEPS, Given, backward, reduced, wrap
 
 CONTROL = 2  # numbers that Horovod reduces in place of a compressed gradient
 AGREEMENT = 12  # bytes, once a step

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 import hgc_horovod.torch as hgc
+from tests.cases import variants
 
-from .harness import OPTIONS, SHAPES, Given, close, raises, slot, values, variants
+from .harness import OPTIONS, SHAPES, Given, close, raises, slot, values
 from .nonfinite import UNDONE, memory
 
 SCALES = (2.0**16, 2.0**16, 2.0**3, 2.0**-4, 2.0**10, 1.0)  # powers of two: scaling rounds nothing

@@ -9,20 +9,9 @@ import horovod.torch as hvd
 import numpy as np
 import torch
 
-from .harness import (
-    OPTIONS,
-    SHAPES,
-    STEPS,
-    Codecs,
-    Given,
-    Shapes,
-    backward,
-    check,
-    reduced,
-    values,
-    variants,
-    wrap,
-)
+from tests.cases import variants
+
+from .harness import OPTIONS, SHAPES, STEPS, Codecs, Given, Shapes, backward, check, reduced, values, wrap
 from .training import fingerprint
 
 # The same names with other shapes, another method and another number of steps.

@@ -8,6 +8,8 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 
+from tests.cases import variants
+
 from .harness import (
     OPTIONS,
     SHAPES,
@@ -22,7 +24,6 @@ from .harness import (
     reduced,
     slot,
     values,
-    variants,
     wrap,
 )
 from .nonfinite import EXTRA, UNDONE, memory

@@ -10,7 +10,9 @@ import horovod.torch as hvd
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from .harness import OPTIONS, STEPS, tanh_network, values, variants, wrap
+from tests.cases import variants
+
+from .harness import OPTIONS, STEPS, tanh_network, values, wrap
 from .reporting import generators
 from .training import fingerprint
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import hgc_horovod.torch as hgc
+from tests.cases import variants
 
 from .harness import (
     OPTIONS,
@@ -26,7 +27,6 @@ from .harness import (
     reduced,
     slot,
     values,
-    variants,
     wrap,
 )
 

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 import hgc_horovod.torch as hgc
+from tests.cases import variants
 
-from .harness import values, variants
+from .harness import values
 
 STEPS = 200
 CLASSES = 10
