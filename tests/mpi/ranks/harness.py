@@ -1,0 +1,150 @@
+"""What the rank programs share: gradients, and codecs that tell what they become."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from mpi4py import MPI
+
+import hgc_horovod.mpi as hgc
+from hgc_horovod import Codec, Method, NonFiniteError, methods
+from tests import cases
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+SHAPES: Mapping[str, Any] = {"matrix": (48, 32), "bias": (40,), "kernel": (8, 4, 7, 9), "flat": 1500}
+OPTIONS = {"density": 0.05, "bits": 4}
+STEPS = 4  # enough for what was not sent to come back
+
+
+def values(name: str, step: int, rank: int = RANK, dtype: Any = np.float32) -> np.ndarray:
+    """A rank's gradient of a step. Multiples of 1/256, whose sums come out the same in any order."""
+    shape = SHAPES[name]
+    normal = cases.values(name, (shape,) if isinstance(shape, int) else shape, step, rank)
+    return (np.round(256 * normal) / 256).astype(dtype)
+
+
+def everyones(name: str, step: int, dtype: Any = np.float32) -> list[np.ndarray]:
+    return [values(name, step, rank, dtype) for rank in range(SIZE)]
+
+
+def reducer(options: Mapping[str, Any] = OPTIONS, comm: MPI.Intracomm = COMM, **more: Any) -> hgc.Reducer:
+    return hgc.Reducer(comm, methods.hgc(**options), SHAPES, **more)
+
+
+class Codecs:
+    """One independent codec per rank and tensor, and what they say about the reduced gradients."""
+
+    def __init__(self, options: Mapping[str, Any] = OPTIONS, **of: Method) -> None:
+        self.method = methods.hgc(**options)
+        self.of_tensor = of
+        self.steps: Counter[str] = Counter()
+        self.codecs: dict[str, list[Codec]] = {}
+        self.velocity: dict[str, np.ndarray] = {}
+
+    def is_dense(self, name: str, itemsize: int = 4) -> bool:
+        shape = SHAPES[name]
+        shape = (1, shape) if isinstance(shape, int) else shape
+        return self.of_tensor.get(name, self.method).is_dense(shape, self.steps[name], itemsize)
+
+    def reduced(self, name: str, gradients: Sequence[np.ndarray], op: str = "average") -> np.ndarray:
+        """What the gradients of the next step become."""
+        like = gradients[0]
+        wide = np.float64 if like.dtype == np.float64 else np.float32
+        if self.is_dense(name, np.dtype(wide).itemsize):
+            update = self._dense(name, np.sum([g.astype(wide) for g in gradients], axis=0), op)
+        else:
+            codecs = self.of(name, like.size)
+            payloads = [c.encode(g.reshape(-1)) for c, g in zip(codecs, gradients, strict=True)]
+            update = codecs[0].decode_sum(payloads, factor=1 if op == "sum" else 1 / SIZE)
+        self.steps[name] += 1
+        return update.astype(like.dtype).reshape(like.shape)
+
+    def undone(self, name: str, gradients: Sequence[np.ndarray], without: int | None = None) -> None:
+        """A step of a compressed tensor that does not count, and which a rank did not even encode."""
+        for rank, (codec, gradient) in enumerate(
+            zip(self.of(name, gradients[0].size), gradients, strict=True)
+        ):
+            if rank == without:
+                continue
+            try:
+                codec.encode(gradient.reshape(-1))
+            except NonFiniteError:
+                continue
+            codec.undo(gradient.reshape(-1))
+
+    def of(self, name: str, size: int) -> list[Codec]:
+        if name not in self.codecs:
+            method = self.of_tensor.get(name, self.method)
+            self.codecs[name] = [Codec(method, size, name, 0, r, SIZE) for r in range(SIZE)]
+            for codec in self.codecs[name]:
+                velocity = self.velocity.get(name)
+                codec.momentum = None if velocity is None else velocity.reshape(-1)
+        for codec in self.codecs[name]:
+            codec.step = self.steps[name]
+        return self.codecs[name]
+
+    def _dense(self, name: str, total: np.ndarray, op: str) -> np.ndarray:
+        feedback, mean = self.method.feedback, total / SIZE
+        if not feedback.momentum:
+            return total if op == "sum" else mean
+        m = mean.dtype.type(feedback.momentum)
+        self.velocity[name] = velocity = m * self.velocity.get(name, np.zeros_like(mean)) + mean
+        update = mean + m * velocity if feedback.nesterov else velocity
+        return update * SIZE if op == "sum" else update
+
+
+def same(actual: np.ndarray, expected: np.ndarray, what: str = "") -> None:
+    """Equal in shape, dtype and every bit."""
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype), (what, actual.dtype)
+    assert actual.tobytes() == np.ascontiguousarray(expected).tobytes(), what
+
+
+def check_steps(
+    reducer: hgc.Reducer,
+    codecs: Codecs,
+    steps: Iterable[int] = range(STEPS),
+    names: Iterable[str] = tuple(SHAPES),
+    dtype: Any = np.float32,
+    op: str = "average",
+) -> None:
+    """Every tensor's reduced gradients are the codecs', to the bit."""
+    for step in steps:
+        for name in names:
+            found = reducer.allreduce(name, values(name, step, dtype=dtype), op)
+            same(found, codecs.reduced(name, everyones(name, step, dtype), op), f"{name}, step {step}")
+
+
+def equal_on_all_ranks(array: np.ndarray) -> None:
+    """Bitwise."""
+    everyones = COMM.allgather(array.tobytes())
+    assert all(other == everyones[0] for other in everyones)
+
+
+def failing(name: str, rank: int, error: Exception) -> Any:
+    """While this holds, a rank cannot encode the gradients of a tensor."""
+    encode = Codec.encode
+
+    def broken(self: Codec, *arguments: Any, **keywords: Any) -> Any:
+        if self.name == name and rank == RANK:
+            raise error
+        return encode(self, *arguments, **keywords)
+
+    return mock.patch.object(Codec, "encode", broken)
+
+
+def raises(
+    kind: type[BaseException], words: Sequence[str], call: Callable[..., Any], *args: Any, **named: Any
+) -> BaseException:
+    """`call` raises this kind of error, and its message holds each of the words."""
+    try:
+        call(*args, **named)
+    except kind as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"the message lacks {missing}: {error}"
+        return error
+    raise AssertionError(f"nothing was raised; wanted {kind.__name__} with {words}")
