@@ -1,0 +1,160 @@
+"""The compressor that Horovod's TensorFlow wrappers are given.
+
+Horovod calls `compress(gradient)` and `decompress(reduced, context)` while a graph is traced, inside a branch
+of a `tf.cond`, and allreduces in between what `compress` returned. Bytes cannot be summed, so the payload
+travels by an allgather of our own, and Horovod reduces a few numbers (`csrc/tensorflow/control.h`) that tell
+the scale of its op and whether a rank's gradient was not finite. All of it is in the graph: no Python runs in
+a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ..core.method import Method
+from ..policy import Policy
+from ..report import Report
+from . import traffic
+from .exchange import Context, Dense, Exchange
+from .slots import Slot, Slots
+
+
+class _Tracing:
+    """What is known while graphs are traced, and nothing of which is state.
+
+    Attributes:
+        variable_of: the variables of the gradients that are being reduced, by the gradients' ids.
+        functions: those that reduce eager gradients, by what they were made for.
+    """
+
+    def __init__(self) -> None:
+        self.variable_of: dict[int, Any] = {}
+        self.functions: dict[Any, Any] = {}
+
+
+class Compressor(tf.Module):
+    """Made by `Compression.hgc` and `Compression.from_method`; one for each tape or optimizer."""
+
+    def __init__(
+        self,
+        method: Method,
+        *,
+        variables: Sequence[Any] | None,
+        policy: Policy,
+        process_set: Any,
+        loss_scale: Callable[[], Any] | None,
+        prefix: str,
+        seed: int,
+    ) -> None:
+        super().__init__(name=None)
+        self.method = method
+        self.process_set = process_set
+        self.slots = Slots(method, policy, variables, seed)
+        self.tracing = _Tracing()
+        self._exchange = Exchange(prefix, process_set, loss_scale)
+        self._drops_steps = loss_scale is not None
+
+    @contextlib.contextmanager
+    def reducing(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Iterator[None]:
+        """While this holds, `compress` knows these tensors as the gradients of these variables."""
+        known = {id(g): v for g, v in zip(gradients, variables, strict=True) if g is not None}
+        before, self.tracing.variable_of = self.tracing.variable_of, known
+        try:
+            yield
+        finally:
+            self.tracing.variable_of = before
+
+    def compress(self, gradient: Any) -> tuple[Any, Context]:
+        """Start sending a gradient; Horovod allreduces the tensor that is returned."""
+        if not gradient.dtype.is_floating:
+            return gradient, Dense(None, gradient)
+        return self._start(self._slot_of(gradient), gradient)
+
+    def decompress(self, reduced: Any, context: Context) -> Any:
+        """The reduced gradient, in the shape and dtype of the one that was compressed."""
+        return self._exchange.finish(reduced, context)
+
+    def conclude(
+        self, gradients: Sequence[Any], reduced: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
+        """The reduced gradients of a step, behind which what is kept is as before where one is not finite and
+        the loss scale's optimizer drops them all."""
+        if not self._drops_steps:
+            return list(reduced)
+        sent = [
+            (gradient, self.slots.of_variable(variable, gradient))
+            for gradient, variable in zip(gradients, variables, strict=True)
+            if gradient is not None and not isinstance(gradient, tf.IndexedSlices)
+        ]
+        finite = [tf.reduce_all(tf.math.is_finite(_values(one))) for one in reduced if one is not None]
+
+        def undo() -> Any:
+            return tf.group(*(self._exchange.undo(slot, gradient) for gradient, slot in sent))
+
+        undone = tf.cond(tf.reduce_all(finite), tf.no_op, undo)
+        with tf.control_dependencies([undone]):
+            return [one if one is None else tf.nest.map_structure(tf.identity, one) for one in reduced]
+
+    def __getitem__(self, name: str) -> _Named:
+        """This compressor for the tensor of that name, for `hvd.allreduce(x, compression=compressor[name])`
+        of tensors that are no gradients of a tape or an optimizer."""
+        return _Named(self, name)
+
+    def reset(self) -> None:
+        """Forget what is kept of all tensors, such as that of another number of ranks in a checkpoint."""
+        for slot in self.slots.by_name.values():
+            slot.reset()
+
+    def report(self) -> Report:
+        """Bytes and ratios per tensor and in total, as this rank has sent them so far."""
+        return traffic.report(repr(self), self.slots.by_name.values())
+
+    def __repr__(self) -> str:
+        slots = self.slots.by_name.values()
+        sent = [slot for slot in slots if slot.compressed]
+        return (
+            f"Compression.{self.method.name}(density={self.method.selector.density:g}, "
+            f"bits={self.method.quantizer.bits}): {len(sent)} of {len(slots)} tensors, "
+            f"{sum(slot.n for slot in sent):,} of {sum(slot.n for slot in slots):,} entries"
+        )
+
+    def _slot_of(self, gradient: Any) -> Slot:
+        variable = self.tracing.variable_of.get(id(gradient))
+        if variable is not None:
+            return self.slots.of_variable(variable, gradient)
+        if tf.executing_eagerly():
+            raise ValueError(
+                "an eager tensor has no name: give hvd.allreduce compression=compressor[name], with a name "
+                "of your choice for each tensor"
+            )
+        return self.slots.named(self.slots.next_place(_outermost(gradient.graph)), gradient)
+
+    def _start(self, slot: Slot, gradient: Any) -> tuple[Any, Context]:
+        return self._exchange.start(slot, gradient, self.slots.digest_with(slot))
+
+
+class _Named:
+    """A compressor for one tensor that is known by a name."""
+
+    def __init__(self, compressor: Compressor, name: str) -> None:
+        self._compressor, self._name = compressor, name
+
+    def compress(self, tensor: Any) -> tuple[Any, Context]:
+        return self._compressor._start(self._compressor.slots.named(self._name, tensor), tensor)
+
+    def decompress(self, reduced: Any, context: Context) -> Any:
+        return self._compressor.decompress(reduced, context)
+
+
+def _values(gradient: Any) -> Any:
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _outermost(graph: Any) -> Any:
+    while getattr(graph, "outer_graph", None) is not None and graph.outer_graph.building_function:
+        graph = graph.outer_graph
+    return graph

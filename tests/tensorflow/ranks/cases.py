@@ -1,0 +1,9 @@
+"""The list of all cases: those of this package's modules."""
+
+from __future__ import annotations
+
+from tests.cases import collect
+
+from . import fitting, gradients, misuse, saving, scaling, sets, steady
+
+CASES = collect([gradients, fitting, scaling, saving, sets, steady, misuse])
