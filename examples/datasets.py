@@ -1,4 +1,4 @@
-"""The images that pytorch_images.py trains on: `load(name, folder)` gives a `Dataset` of torch tensors.
+"""The images that the examples train on: `load(name, folder)` gives a `Dataset` of NumPy arrays.
 
 | name            | read from                                                                            |
 |-----------------|--------------------------------------------------------------------------------------|
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 HERE = Path(__file__).resolve().parent
 CLASSES = {"fashion-mnist": 10, "cifar10": 10, "cifar100": 100}
@@ -32,10 +31,10 @@ class Dataset(NamedTuple):
     `shift` is how many pixels an image may be moved in training: clothes are centred, CIFAR's objects not.
     """
 
-    train_x: torch.Tensor
-    train_y: torch.Tensor
-    test_x: torch.Tensor
-    test_y: torch.Tensor
+    train_x: np.ndarray
+    train_y: np.ndarray
+    test_x: np.ndarray
+    test_y: np.ndarray
     classes: int
     shift: int
 
@@ -53,24 +52,12 @@ def load(name: str, folder: str | Path | None = None, limit: int | None = None) 
     train = train[0][:limit], train[1][:limit]
 
     pixels = train[0].astype(np.float32) / 255
-    mean, std = (torch.from_numpy(f((0, 2, 3), keepdims=True)) for f in (pixels.mean, pixels.std))
+    mean, std = pixels.mean((0, 2, 3), keepdims=True), pixels.std((0, 2, 3), keepdims=True)
 
-    def tensors(images: np.ndarray, labels: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
-        x = torch.from_numpy(images).float().div_(255)
-        return x.sub_(mean).div_(std), torch.from_numpy(labels.astype(np.int64))
+    def arrays(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (images.astype(np.float32) / 255 - mean) / std, labels.astype(np.int64)
 
-    return Dataset(*tensors(*train), *tensors(*test), CLASSES[name], 1 if name == "fashion-mnist" else 4)
-
-
-def augment(x: torch.Tensor, shift: int, generator: torch.Generator) -> torch.Tensor:
-    """Flip half of a batch left to right and move each image by up to `shift` pixels."""
-    n, channels, height, width = x.shape
-    flip = torch.rand(n, 1, 1, 1, generator=generator) < 0.5
-    x = torch.nn.functional.pad(torch.where(flip, x.flip(3), x), (shift,) * 4)
-    top, left = torch.randint(0, 2 * shift + 1, (2, n, 1), generator=generator)
-    rows, columns = top + torch.arange(height), left + torch.arange(width)
-    index = torch.arange(n)[:, None, None, None], torch.arange(channels)[:, None, None]
-    return x[(*index, rows[:, None, :, None], columns[:, None, None, :])]
+    return Dataset(*arrays(*train), *arrays(*test), CLASSES[name], 1 if name == "fashion-mnist" else 4)
 
 
 def _cifar(name: str, folder: str | Path | None, limit: int | None):

@@ -3,8 +3,10 @@
     python examples/demo.py
     python examples/demo.py --seeds 3 --json demo.json
     python examples/demo.py --dataset cifar10 --data DIR --epochs 20 --density 0.001 --bits 2
+    python examples/demo.py --framework tensorflow
 
-What is not listed below goes to pytorch_images.py, which knows --help as well.
+With TensorFlow there are two trainings, in a loop of one's own and with Keras's fit, and a table for each.
+What is not listed below goes to the training scripts beside this one, which know --help as well.
 """
 
 import argparse
@@ -22,7 +24,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().with_name("pytorch_images.py")
+HERE = Path(__file__).resolve().parent
+SCRIPTS = {"torch": ["pytorch_images"], "tensorflow": ["tensorflow_loop", "tensorflow_fit"]}
+PACKAGES = {"torch": ["torch"], "tensorflow": ["tensorflow", "tf_keras"]}  # as they are imported
 BIN = Path(sys.executable).parent
 PREFIX = re.compile(r"\[\d+\]<std(?:out|err)>:")
 ROWS = [  # label, key of the result, its format, factor
@@ -86,15 +90,15 @@ def kill_session(process: subprocess.Popen, number: int) -> None:
         os.killpg(process.pid, number)
 
 
-def train(ranks: int, arguments: list[str], label: str) -> dict:
-    """One training run's result, as pytorch_images.py writes it, with the command that gave it."""
+def train(script: str, ranks: int, arguments: list[str], label: str) -> dict:
+    """One training run's result, as the script writes it, with the command that gave it."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "result.json"
-        launcher = [BIN / "horovodrun", "--gloo", "-np", ranks, sys.executable, SCRIPT]
+        launcher = [BIN / "horovodrun", "--gloo", "-np", ranks, sys.executable, HERE / f"{script}.py"]
         run([str(part) for part in [*launcher, *arguments, "--log-json", log]], label)
         result = json.loads(log.read_text())
     del result["arguments"]["log_json"]
-    command = ["horovodrun", "--gloo", "-np", str(ranks), "python", f"examples/{SCRIPT.name}", *arguments]
+    command = ["horovodrun", "--gloo", "-np", str(ranks), "python", f"examples/{script}.py", *arguments]
     return {"command": shlex.join(command), **result}
 
 
@@ -125,16 +129,51 @@ def labelled(results: dict[str, list[dict]]) -> dict[str, list[dict]]:
     return {"uncompressed": results["none"], compressed: results["hgc"]}
 
 
-def versions() -> dict:
+def compare(script: str, args: argparse.Namespace, passed: list[str]) -> dict[str, list[dict]]:
+    """All results of one script, without and with compression, and their table on standard output."""
+    results: dict[str, list[dict]] = {"none": [], "hgc": []}
+    title = f"{script}, " if len(SCRIPTS[args.framework]) > 1 else ""
+    for seed in range(args.seeds):
+        for compression, runs in results.items():
+            label = title + (f"seed {seed}" if args.seeds > 1 else "training")
+            arguments = ["--compression", compression, "--seed", str(seed), *passed]
+            last = train(script, args.ranks, arguments, label)
+            runs.append(last)
+            print(
+                f"{label}, compression {compression}: test accuracy {last['test_accuracy']:.2%}, "
+                f"{last['seconds']:.0f} s",
+                flush=True,
+            )
+    used = last["arguments"]
+    spread = f", mean ± standard deviation of {args.seeds} seeds" if args.seeds > 1 else ""
+    print(
+        f"\n{title}{used['dataset']}, {last['parameters']:,} parameters, {last['ranks']} ranks, "
+        f"{used['epochs']} epochs{spread}\n"
+    )
+    print(table(labelled(results)))
+    gap = statistics.mean(
+        a["test_accuracy"] - b["test_accuracy"] for a, b in zip(results["hgc"], results["none"], strict=True)
+    )
+    print(
+        f"\nDifference in test accuracy: {100 * gap:+.2f} points. Bytes are what one rank hands to\n"
+        "Horovod, headers included. Bytes per step and the first two ratios are the last epoch's."
+    )
+    return results
+
+
+def versions(framework: str) -> dict:
     """What the results depend on."""
-    packages = {name: importlib.metadata.version(name) for name in ("torch", "horovod", "hgc-horovod")}
-    return {**packages, "python": platform.python_version(), "cpus": os.cpu_count()}
+    named = importlib.metadata.packages_distributions()  # TensorFlow's is tensorflow or tensorflow-cpu
+    packages = [named[package][0] for package in PACKAGES[framework]]
+    known = {name: importlib.metadata.version(name) for name in (*packages, "horovod", "hgc-horovod")}
+    return {**known, "python": platform.python_version(), "cpus": os.cpu_count()}
 
 
 def main() -> None:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout, allow_abbrev=False)
     add = parser.add_argument
+    add("--framework", choices=SCRIPTS, default="torch")
     add("--ranks", type=int, default=2, help="processes that train together")
     add("--seeds", type=int, default=1, help="runs of each setting, with seeds 0, 1, …")
     add("--json", type=Path, metavar="FILE", help="write all results, commands and versions there")
@@ -146,36 +185,15 @@ def main() -> None:
         parser.error("--seeds must be at least 1 and --ranks at least 2")
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    results: dict[str, list[dict]] = {"none": [], "hgc": []}
-    for seed in range(args.seeds):
-        for compression, runs in results.items():
-            label = f"seed {seed}" if args.seeds > 1 else "training"
-            arguments = ["--compression", compression, "--seed", str(seed), *passed]
-            last = train(args.ranks, arguments, label)
-            runs.append(last)
-            print(
-                f"{label}, compression {compression}: test accuracy {last['test_accuracy']:.2%}, "
-                f"{last['seconds']:.0f} s",
-                flush=True,
-            )
-
+    results = {}
+    for number, script in enumerate(SCRIPTS[args.framework]):
+        print(end="\n" if number else "")
+        results[script] = compare(script, args, passed)
     if args.json:
-        everything = {"versions": versions(), "seeds": list(range(args.seeds)), "results": results}
+        everything = {"versions": versions(args.framework), "seeds": list(range(args.seeds))}
+        # Of one script alone, its results stand there without a name.
+        everything["results"] = results if len(results) > 1 else results[script]
         args.json.write_text(json.dumps(everything, indent=2) + "\n")
-    used = last["arguments"]
-    spread = f", mean ± standard deviation of {args.seeds} seeds" if args.seeds > 1 else ""
-    print(
-        f"\n{used['dataset']}, {last['parameters']:,} parameters, {last['ranks']} ranks, "
-        f"{used['epochs']} epochs{spread}\n"
-    )
-    print(table(labelled(results)))
-    gap = statistics.mean(
-        a["test_accuracy"] - b["test_accuracy"] for a, b in zip(results["hgc"], results["none"], strict=True)
-    )
-    print(
-        f"\nDifference in test accuracy: {100 * gap:+.2f} points. Bytes are what one rank hands to\n"
-        "Horovod, headers included. Bytes per step and the first two ratios are the last epoch's."
-    )
 
 
 if __name__ == "__main__":
