@@ -1,6 +1,8 @@
-# make demo   sets everything up, trains on real images with two Horovod ranks and shows what compression did
+# make demo   sets everything up, trains on real images with two Horovod ranks and shows what compression did;
+#             FRAMEWORK=tensorflow: with TensorFlow in place of PyTorch
 # make test   sets everything up and runs the tests, ruff and mypy
 # make bench-kernels   measures the kernels, and writes benchmarks/results/kernels.json and the tables of docs
+# make bench-frameworks  compares TensorFlow's attachment with PyTorch's: benchmarks/results/frameworks.json
 # make sanitize        runs the kernels' tests under AddressSanitizer and UBSan; ARGS=thread: ThreadSanitizer
 # make emulate-avx512  runs them with the AVX-512 passes on a machine without AVX-512; needs SIMDe's headers
 # make fuzz            feeds the native decoder mutated payloads for ten minutes; needs clang
@@ -11,21 +13,22 @@ VENV ?= .venv
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/hgc-horovod
 PYTHON ?= python3
 ARGS ?=
+FRAMEWORK ?= torch
 RUN = PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: setup demo test lint bench-kernels sanitize emulate-avx512 fuzz clean
+.PHONY: setup demo test lint bench-frameworks bench-kernels sanitize emulate-avx512 fuzz clean
 
 setup: $(VENV)/.ready $(VENV)/.built
 
 $(VENV)/.ready: setup.py pyproject.toml $(wildcard scripts/*)
 	@PYTHON=$(PYTHON) sh scripts/setup.sh $(VENV) $(CACHE)
 
-$(VENV)/.built: $(VENV)/.ready setup.py $(wildcard csrc/*)
+$(VENV)/.built: $(VENV)/.ready setup.py $(wildcard csrc/* csrc/tensorflow/*)
 	@$(RUN) python setup.py -q build_ext --inplace
 	@touch $@
 
-demo: setup  ## ARGS='--seeds 3', ARGS='--dataset cifar10 --data DIR', …
-	@$(RUN) python examples/demo.py $(ARGS)
+demo: setup  ## FRAMEWORK=tensorflow, ARGS='--seeds 3', ARGS='--dataset cifar10 --data DIR', …
+	@$(RUN) python examples/demo.py --framework $(FRAMEWORK) $(ARGS)
 
 test: setup lint
 	@$(RUN) python -m pytest $(ARGS)
@@ -34,7 +37,10 @@ lint: setup
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check -q .
 	@$(RUN) mypy
-	@$(RUN) clang-format --dry-run -Werror csrc/* tests/kernels/*.cpp
+	@$(RUN) clang-format --dry-run -Werror csrc/*.* csrc/tensorflow/* tests/kernels/*.cpp
+
+bench-frameworks: setup  ## ARGS='--size 1000000 --rounds 20 --output FILE', …
+	@$(RUN) python benchmarks/frameworks.py $(ARGS)
 
 bench-kernels: setup  ## ARGS='--sizes 1000000 16384 --repetitions 10 --output FILE', …
 	@$(RUN) python benchmarks/kernels.py $(ARGS)
