@@ -1,5 +1,6 @@
 """Builds the package and its native kernels; all metadata stands in pyproject.toml."""
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,6 +37,7 @@ operations = Extension(OPERATIONS, **sources("csrc/tensorflow"), language="c++",
 class BuildExtensions(build_ext):
     def build_extension(self, extension: Extension) -> None:
         if extension is operations:
+            os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # or it tells of this machine's processor
             import tensorflow as tf
 
             # Warnings in TensorFlow's own headers are not ours.

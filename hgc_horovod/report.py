@@ -110,8 +110,8 @@ class Report:
         times = (
             1000 * seconds / steps for seconds in (row.encode_seconds, row.wait_seconds, row.decode_seconds)
         )
-        encode, wait, decode = times
+        encode, wait, decode = (f"{time:.2f}" if time else "-" for time in times)  # not timed in a graph
         return (
             f"{row.name:{width}}  {row.dense_bytes / steps:>13,.0f} {row.sent_bytes / steps:>13,.0f} "
-            f"{row.ratio:>8.1f} {encode:>10.2f} {wait:>9.2f} {decode:>10.2f}"
+            f"{row.ratio:>8.1f} {encode:>10} {wait:>9} {decode:>10}"
         )
