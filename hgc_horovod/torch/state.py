@@ -31,7 +31,7 @@ def settings(compressor: Compressor) -> State:
     return {
         "method": json.loads(compressor.method.to_json()),
         "seed": compressor.seed,
-        "loss_scale": bool(compressor._loss_scale),
+        "loss_scale": compressor._step.loss_scale if compressor._loss_scale else "none",
         "momentum_from": compressor._terms.state(),
         "parameters": {
             slot.name: {

@@ -65,6 +65,12 @@ def resumed() -> Any:
     return optimizer, compressor
 
 
+def scaled() -> Any:
+    """A GradScaler's state was restored on the first rank only."""
+    scale = 8.0 if first() else 16.0
+    return wrap(Given(), OPTIONS, attach={"loss_scale": lambda: scale})
+
+
 def frozen() -> Any:
     """The first rank does not train a tensor that the others do."""
     model = Given()
@@ -78,6 +84,7 @@ def frozen() -> Any:
     warm_up={"make": options(warmup_steps=8), "words": ["schedule"]},
     seed={"make": attach(seed=3), "words": ["seed", "3"]},
     loss_scale={"make": attach(loss_scale=lambda: 1.0), "words": ["loss_scale"]},
+    scale={"make": scaled, "words": ["loss_scale", "8.0", "16.0"]},
     policy={"make": attach(policy=[("bias", methods.dense())]), "words": ["bias", "method"]},
     shape={"make": shapes(matrix=(48, 33), other=(30, 50)), "words": ["matrix", "33"]},
     missing={"make": shapes(matrix=(48, 32)), "words": ["other", "missing"]},
