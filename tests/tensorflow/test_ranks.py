@@ -11,7 +11,7 @@ from tests.cases import Outcome
 from .environment import ENVIRONMENT
 
 # TensorFlow takes its time to trace: one launch for each controller and each number of ranks.
-LAUNCHES = [("gloo", 2), ("mpi", 3)]
+LAUNCHES = [("mpi", 2), ("gloo", 3)]
 
 
 @pytest.fixture(scope="module", params=LAUNCHES, ids=lambda launch: f"{launch[0]}-{launch[1]}")
