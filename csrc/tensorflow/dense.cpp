@@ -1,6 +1,7 @@
 // HgcDense: what remains to be done to a gradient that Horovod has reduced as it is.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "slot.h"
 #include "tensorflow/core/framework/op.h"
@@ -10,7 +11,7 @@ namespace hgc_tensorflow {
 
 HGC_STATE(REGISTER_OP("HgcDense").Input("reduced: T").Input("scale: float").Input("loss_scale: float"))
     .Output("update: T")
-    .Attr("T: {float, half, bfloat16}")
+    .Attr("T: {float, half, bfloat16, double}")
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
       c->set_output(0, c->input(0));
       return absl::OkStatus();
@@ -25,6 +26,8 @@ loss_scale: what the gradients were multiplied by.
 
 template <class T>
 class DenseOp : public tf::OpKernel {
+  using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
  public:
   explicit DenseOp(tf::OpKernelConstruction* context) : OpKernel(context), rule_(context) {}
 
@@ -38,18 +41,19 @@ class DenseOp : public tf::OpKernel {
     const T* from = context->input(0).flat<T>().data();
     T* to = update->flat<T>().data();
     float* const velocity = slot.velocity();
-    const bool finite = std::all_of(from, from + n, [](T x) { return std::isfinite(float(x)); });
+    const bool finite = std::all_of(from, from + n, [](T x) { return std::isfinite(Wide(x)); });
     finite ? slot.remember(slot.copy()) : slot.forget();
     if (finite) slot.step()++;
     if (!finite || !velocity) {
       if (to != from) std::copy_n(from, n, to);
       return;
     }
-    const float unit = context->input(1).scalar<float>()() * context->input(2).scalar<float>()();
+    const Wide unit = context->input(1).scalar<float>()() * context->input(2).scalar<float>()();
     for (int64_t i = 0; i < n; i++) {
-      const float x = float(from[i]) / unit;
-      velocity[i] = rule_.momentum * velocity[i] + x;
-      to[i] = T(unit * (rule_.nesterov ? x + rule_.momentum * velocity[i] : velocity[i]));
+      const Wide x = Wide(from[i]) / unit, momentum = Wide(rule_.momentum);
+      const Wide next = momentum * Wide(velocity[i]) + x;
+      velocity[i] = float(next);
+      to[i] = T(unit * (rule_.nesterov ? x + momentum * next : next));
     }
   }
 
@@ -58,5 +62,6 @@ class DenseOp : public tf::OpKernel {
 };
 
 HGC_KERNEL("HgcDense", DenseOp);
+REGISTER_KERNEL_BUILDER(Name("HgcDense").Device(tf::DEVICE_CPU).TypeConstraint<double>("T"), DenseOp<double>);
 
 }  // namespace hgc_tensorflow

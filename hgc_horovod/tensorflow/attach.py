@@ -43,12 +43,13 @@ def _telling_variables(make: Callable[..., Reduce]) -> Callable[..., Reduce]:
             raise ValueError("op=hvd.Adasum cannot be combined with compression; use hvd.Average or hvd.Sum")
         if given["process_set"].process_set_id != compressor.process_set.process_set_id:
             raise ValueError("process_set must be the same for the compressor and for Horovod's function")
-        settings = tuple(repr(value) if isinstance(value, list) else value for value in given.values())
+        settings = tuple(_hashable(value) for value in given.values())
 
         def reduce(gradients: Any, variables: Any = None, use_generic_names: bool = False) -> Any:
             """In a graph."""
             if given["sparse_as_dense"]:
                 gradients = [_dense(gradient) for gradient in gradients]
+            compressor.compare_once(gradients, variables)
             with compressor.reducing(gradients, variables):
                 reduced = make(*args, **kwargs)(gradients, variables, use_generic_names)
                 return compressor.conclude(gradients, reduced, variables)
@@ -66,6 +67,17 @@ def _telling_variables(make: Callable[..., Reduce]) -> Callable[..., Reduce]:
         return reduce_eagerly
 
     return made
+
+
+def _hashable(value: Any) -> Any:
+    """Groups are lists of lists of variables."""
+    return (
+        tuple(map(_hashable, value)) if isinstance(value, list) else value.ref() if _has_ref(value) else value
+    )
+
+
+def _has_ref(value: Any) -> bool:
+    return callable(getattr(value, "ref", None))
 
 
 def _dense(gradient: Any) -> Any:
@@ -87,8 +99,14 @@ def _checking_optimizers(create: Callable[..., Any]) -> Callable[..., Any]:
                 "set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported (pip install tf-keras), or train "
                 "with hvd.DistributedGradientTape and apply the gradients that it returns"
             )
+        if given["compression"].drops_steps and given.get("backward_passes_per_step", 1) > 1:
+            raise ValueError(
+                "loss_scale cannot be combined with backward_passes_per_step > 1: each rank's optimizer "
+                "would judge the passes in between, which are not reduced, and the ranks would part"
+            )
         optimizer = create(*args, **kwargs)
-        optimizer.apply_gradients = _checked(optimizer)
+        kind = type(optimizer)  # which Horovod makes anew for each
+        kind.apply_gradients = _checked(kind.apply_gradients)
         return optimizer
 
     return created
@@ -98,12 +116,11 @@ def _is_keras_3(optimizer: Any) -> bool:
     return any(base.__module__.split(".")[0] == "keras" for base in type(optimizer).__mro__)
 
 
-def _checked(optimizer: Any) -> Callable[..., Any]:
-    """The optimizer's `apply_gradients`, for gradients that it has reduced."""
-    apply = optimizer.apply_gradients
+def _checked(apply: Callable[..., Any]) -> Callable[..., Any]:
+    """An optimizer's `apply_gradients`, for gradients that it has reduced."""
 
     @functools.wraps(apply)
-    def checked(*args: Any, **kwargs: Any) -> Any:
+    def checked(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         if not optimizer._aggregated_gradients:  # Horovod's own mark, of the last compute_gradients
             raise ValueError(
                 "apply_gradients was given gradients that nobody has reduced: Horovod's Keras optimizers "
@@ -111,6 +128,6 @@ def _checked(optimizer: Any) -> Callable[..., Any]:
                 "is not wrapped"
             )
         optimizer._aggregated_gradients = False
-        return apply(*args, **kwargs)
+        return apply(optimizer, *args, **kwargs)
 
     return checked

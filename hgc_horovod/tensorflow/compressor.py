@@ -13,12 +13,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import horovod.tensorflow as hvd
 import tensorflow as tf
 
+from ..agreement import difference
 from ..core.method import Method
 from ..policy import Policy
 from ..report import Report
-from . import traffic
+from . import ranks, traffic
 from .exchange import Context, Dense, Exchange
 from .slots import Slot, Slots
 
@@ -29,11 +31,13 @@ class _Tracing:
     Attributes:
         variable_of: the variables of the gradients that are being reduced, by the gradients' ids.
         functions: those that reduce eager gradients, by what they were made for.
+        compared: the ranks' settings have been compared.
     """
 
     def __init__(self) -> None:
         self.variable_of: dict[int, Any] = {}
         self.functions: dict[Any, Any] = {}
+        self.compared = False
 
 
 class Compressor(tf.Module):
@@ -54,9 +58,10 @@ class Compressor(tf.Module):
         self.method = method
         self.process_set = process_set
         self.slots = Slots(method, policy, variables, seed)
+        self._prefix = prefix
         self.tracing = _Tracing()
         self._exchange = Exchange(prefix, process_set, loss_scale)
-        self._drops_steps = loss_scale is not None
+        self.drops_steps = loss_scale is not None
 
     @contextlib.contextmanager
     def reducing(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Iterator[None]:
@@ -68,11 +73,29 @@ class Compressor(tf.Module):
         finally:
             self.tracing.variable_of = before
 
+    def compare_once(self, gradients: Sequence[Any], variables: Sequence[Any]) -> None:
+        """Compare the settings with the other ranks', where the first step is about to be traced.
+
+        Raises ValueError, on every rank, where two differ.
+        """
+        members = self.process_set
+        if self.tracing.compared or ranks.may_change() or not members.included() or members.size() == 1:
+            return
+        pairs = zip(gradients, variables, strict=True)
+        slots = [self.slots.of_variable(v, g) for g, v in pairs if g is not None]
+        with tf.init_scope():
+            if not tf.executing_eagerly():  # a graph of TensorFlow 1, in which nothing can be asked
+                return
+            settings = self.slots.settings(slots) | {"loss_scale": self.drops_steps}
+            name = f"{self._prefix}.settings"
+            everyones = hvd.allgather_object(settings, name=name, process_set=members)
+        if text := difference(everyones):
+            raise ValueError(text)
+        self.tracing.compared = True
+
     def compress(self, gradient: Any) -> tuple[Any, Context]:
         """Start sending a gradient; Horovod allreduces the tensor that is returned."""
-        if not gradient.dtype.is_floating:
-            return gradient, Dense(None, gradient)
-        return self._start(self._slot_of(gradient), gradient)
+        return self._start(self._slot_of, gradient)
 
     def decompress(self, reduced: Any, context: Context) -> Any:
         """The reduced gradient, in the shape and dtype of the one that was compressed."""
@@ -83,7 +106,7 @@ class Compressor(tf.Module):
     ) -> list[Any]:
         """The reduced gradients of a step, behind which what is kept is as before where one is not finite and
         the loss scale's optimizer drops them all."""
-        if not self._drops_steps:
+        if not self.drops_steps:
             return list(reduced)
         sent = [
             (gradient, self.slots.of_variable(variable, gradient))
@@ -133,7 +156,10 @@ class Compressor(tf.Module):
             )
         return self.slots.named(self.slots.next_place(_outermost(gradient.graph)), gradient)
 
-    def _start(self, slot: Slot, gradient: Any) -> tuple[Any, Context]:
+    def _start(self, slot_of: Callable[[Any], Slot], gradient: Any) -> tuple[Any, Context]:
+        if not gradient.dtype.is_floating:
+            return gradient, Dense(None, gradient)
+        slot = slot_of(gradient)
         return self._exchange.start(slot, gradient, self.slots.digest_with(slot))
 
 
@@ -144,7 +170,8 @@ class _Named:
         self._compressor, self._name = compressor, name
 
     def compress(self, tensor: Any) -> tuple[Any, Context]:
-        return self._compressor._start(self._compressor.slots.named(self._name, tensor), tensor)
+        slots = self._compressor.slots
+        return self._compressor._start(lambda gradient: slots.named(self._name, gradient), tensor)
 
     def decompress(self, reduced: Any, context: Context) -> Any:
         return self._compressor.decompress(reduced, context)

@@ -122,14 +122,12 @@ class Exchange:
         return tf.cast(result, context.gradient.dtype)
 
     def _finish_dense(self, slot: Slot, gradient: Any, reduced: Any, scale: Any) -> Any:
-        reduced = tf.cast(tf.reshape(reduced, tf.shape(gradient)), _encoded(gradient.dtype))
-        result = self._operations.hgc_dense(
-            reduced=reduced,
+        return self._operations.hgc_dense(
+            reduced=tf.cast(tf.reshape(reduced, tf.shape(gradient)), gradient.dtype),
             scale=tf.cast(scale, tf.float32),
             loss_scale=self._scale(),
             **slot.state(),
         )
-        return tf.cast(result, gradient.dtype)
 
     def _scale(self) -> Any:
         return tf.cast(1.0 if self._loss_scale is None else self._loss_scale(), tf.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 import threading
@@ -135,6 +136,17 @@ class Slots(tf.Module):
         self._places[graph] = place + 1
         return f"gradient_{place}"
 
+    def settings(self, slots: Sequence[Slot]) -> dict[str, Any]:
+        """What has to be the same on all ranks of these tensors, as plain data."""
+        return {
+            "method": json.loads(self._method.to_json()),
+            "seed": self._seed,
+            "tensors": {
+                slot.key: {"shape": list(slot.shape), "method": json.loads(slot.method.to_json())}
+                for slot in slots
+            },
+        }
+
     def digest_with(self, slot: Slot) -> list[float]:
         """What all ranks must have in common, as 16 numbers of -1 or 1, with the first tensor that is
         compressed; one is enough to tell."""
@@ -163,6 +175,12 @@ class _Names:
 
     def of(self, variable: Any) -> str:
         variable = getattr(variable, "_variable", variable)  # Keras wraps it for mixed precision
+        if not hasattr(variable, "ref"):
+            raise ValueError(
+                f"variables must be tf.Variables; got {type(variable)}. Of a Keras 3 model give the values, "
+                "[v.value for v in model.trainable_variables], and train with hvd.DistributedGradientTape; "
+                "fit needs tf_keras and TF_USE_LEGACY_KERAS=1"
+            )
         if variable.ref() not in self._known:
             plain, taken = variable.name.split(":")[0], set(self._known.values())
             names = (f"{plain}_{i}" if i else plain for i in range(len(taken) + 1))

@@ -229,3 +229,37 @@ def case_allreduce_by_place() -> None:
         pair = [tf.constant(values(name, (30, 40), step)) for name in ("one", "other")]
         for name, tensor in zip(("one", "other"), reduce(*pair, step % 2 == 0), strict=True):
             assert np.array_equal(tensor.numpy(), codecs.reduced(name, (30, 40), step))
+
+
+@variants(int32={"dtype": tf.int32}, int64={"dtype": tf.int64})
+def case_whole_numbers(dtype: Any) -> None:
+    """They are no gradients, and are summed exactly."""
+    compression = hgc.Compression.hgc(**OPTIONS)
+    numbers = tf.range(5000, dtype=dtype) + 2**24
+    for compressor in (compression["x"], compression):
+        total = hvd.allreduce(numbers, op=hvd.Sum, compression=compressor)
+        assert np.array_equal(total, hvd.size() * numbers.numpy())
+
+
+@variants(plain={}, momentum={"momentum": 0.9})
+def case_double(**options: Any) -> None:
+    """What is sent dense keeps its 64 bits."""
+    bias = tf.Variable(tf.zeros([40], tf.float64), name="bias")
+    reduce = reducer([bias], hgc.Compression.hgc([bias], **OPTIONS, **options))
+    values = np.array([1 + 1e-10, 1e-300, 1e300, *[0.0] * 37])
+    (reduced,) = reduce([tf.constant(values)])
+    if options:  # velocities are kept in float32
+        close(reduced[:2], values[:2], 1e-7)
+    else:
+        assert np.array_equal(reduced, values)
+
+
+def case_groups_are_traced_once() -> None:
+    trained = variables()
+    compression = hgc.Compression.hgc(trained, **OPTIONS)
+    reduce = reducer(trained, compression, graph=False, groups=[[trained[0], trained[2]]])
+    for step in range(3):
+        reduce(given(trained, step))
+        for variable in trained:
+            variable.assign_add(tf.ones_like(variable))
+    assert len(compression.tracing.functions) == 1

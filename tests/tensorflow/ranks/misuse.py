@@ -68,13 +68,44 @@ def case_another_shape() -> None:
 
 
 @variants(
-    density={"options": {"density": 0.1}},
-    bits={"options": {"bits": 2}},
-    seed={"options": {"seed": 3}},
-    policy={"options": {"policy": [("other", methods.hgc(0.2))]}},
+    density={"options": {"density": 0.1}, "word": "density"},
+    bits={"options": {"bits": 2}, "word": "bits"},
+    seed={"options": {"seed": 3}, "word": "seed"},
+    policy={"options": {"policy": [("other", methods.hgc(0.2))]}, "word": "other"},
+    dense={"options": {"policy": [("matrix", methods.dense())]}, "word": "matrix"},
+    found={"options": {"policy": [("matrix", methods.dense())]}, "word": "matrix", "known": False},
+    loss_scale={"options": {"loss_scale": lambda: 2.0}, "word": "loss_scale"},
 )
-def case_settings(options: Any) -> None:
+def case_settings(options: Any, word: str, known: bool = True) -> None:
     trained = variables()
     options = {**OPTIONS, **(options if hvd.rank() == 0 else {})}
-    reduce = reducer(trained, hgc.Compression.hgc(trained, **options))
-    raises(tf.errors.InvalidArgumentError, ["same settings"], lambda: reduce(given(trained, 0)))
+    reduce = reducer(trained, hgc.Compression.hgc(trained if known else None, **options))
+    raises(ValueError, ["same settings", word], lambda: reduce(given(trained, 0)))
+
+
+def case_settings_of_named_tensors() -> None:
+    compression = hgc.Compression.hgc(**OPTIONS, seed=hvd.rank())
+    tensor = tf.constant(values("x", (30, 40)))
+    raises(
+        tf.errors.InvalidArgumentError,
+        ["same settings"],
+        lambda: hvd.allreduce(tensor, compression=compression["x"]),
+    )
+
+
+def case_loss_scale_with_several_passes() -> None:
+    """Horovod and Keras let the ranks part there, with or without compression."""
+    compression = hgc.Compression.hgc(**OPTIONS, loss_scale=lambda: 8.0)
+    sgd = tf.keras.optimizers.SGD(0.1)
+    words = ["loss_scale", "backward_passes_per_step"]
+    raises(
+        ValueError,
+        words,
+        lambda: hvd.DistributedOptimizer(sgd, compression=compression, backward_passes_per_step=2),
+    )
+
+
+def case_variables_of_keras_3() -> None:
+    layer = keras_3.layers.Dense(5)
+    layer.build([None, 3])
+    raises(ValueError, ["variables", "v.value"], lambda: hgc.Compression.hgc(layer.trainable_variables))
