@@ -47,7 +47,8 @@ def test_processes_left_behind(tmp_path: Path) -> None:
 def test_mpi(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("import sys; from mpi4py import MPI; print(*sys.argv[1:], MPI.COMM_WORLD.size)")
-    assert run_mpi(program, 3, 120, args=("of",)).split() == ["of", "3"] * 3
+    output = run_mpi(program, 3, 120, args=("of",))  # the ranks' words may mix
+    assert output.count("of") == output.count("3") == 3
 
 
 def test_mpi_time_limit(tmp_path: Path) -> None:

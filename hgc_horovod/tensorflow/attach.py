@@ -71,13 +71,9 @@ def _telling_variables(make: Callable[..., Reduce]) -> Callable[..., Reduce]:
 
 def _hashable(value: Any) -> Any:
     """Groups are lists of lists of variables."""
-    return (
-        tuple(map(_hashable, value)) if isinstance(value, list) else value.ref() if _has_ref(value) else value
-    )
-
-
-def _has_ref(value: Any) -> bool:
-    return callable(getattr(value, "ref", None))
+    if isinstance(value, list):
+        return tuple(map(_hashable, value))
+    return value.ref() if callable(getattr(value, "ref", None)) else value
 
 
 def _dense(gradient: Any) -> Any:

@@ -42,7 +42,7 @@ def _introduce(compressor: Compressor, optimizer: Any) -> None:
     if compressor.optimizer() is not None:
         raise ValueError("one compressor serves one DistributedOptimizer, and this one has another already")
     compressor.optimizer = weakref.ref(optimizer)
-    if optimizer.sparse_as_dense:
+    if getattr(optimizer, "sparse_as_dense", False):
         optimizer._allreduce_grad_async = _announcing(compressor, optimizer._allreduce_grad_async)
     _move_again(optimizer)
     optimizer.register_load_state_dict_pre_hook(_break_off)
