@@ -15,6 +15,14 @@ def test_the_demo_table_is_the_committed_result():
     )
 
 
+def test_tensorflows_page_has_the_committed_ratio():
+    result = json.loads((ROOT / "benchmarks/results/frameworks.json").read_text())
+    first, last = result["quartiles"]
+    wanted = f"takes {result['ratio']:.2f} times (quartiles {first:.2f} to {last:.2f})"
+    assert wanted in (ROOT / "docs/tensorflow.md").read_text()
+    assert result["ratio"] < 1.3 and result["entries"] == 25_000_000
+
+
 def test_the_committed_result_keeps_the_promise():
     """Within one point of accuracy of the uncompressed run, in the mean over at least three seeds."""
     results = json.loads((ROOT / "benchmarks/results/demo.json").read_text())["results"]
