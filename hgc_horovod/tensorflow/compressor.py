@@ -134,7 +134,7 @@ class Compressor(tf.Module):
 
     def report(self) -> Report:
         """Bytes and ratios per tensor and in total, as this rank has sent them so far."""
-        return traffic.report(repr(self), self.slots.by_name.values())
+        return traffic.report(repr(self), self.slots)
 
     def __repr__(self) -> str:
         slots = self.slots.by_name.values()

@@ -138,11 +138,16 @@ def _encoded(dtype: Any) -> Any:
     return dtype if dtype in _ENCODED else tf.float32
 
 
+def to_wire_dtype(dtype: Any, fp16: bool) -> Any:
+    """The dtype in which Horovod reduces a gradient of this one."""
+    if fp16:
+        return tf.float16
+    return dtype if dtype in _REDUCED else tf.float32
+
+
 def _to_wire(tensor: Any, fp16: bool) -> Any:
     """As Horovod can reduce it."""
-    if fp16:
-        return tf.cast(tensor, tf.float16)
-    return tensor if tensor.dtype in _REDUCED else tf.cast(tensor, tf.float32)
+    return tf.cast(tensor, to_wire_dtype(tensor.dtype, fp16))
 
 
 def _with_scale(wire: Any) -> Any:

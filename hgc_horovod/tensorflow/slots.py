@@ -18,6 +18,8 @@ from .. import policy as policies
 from ..core import wire
 from ..core.method import Method
 
+DIGEST = 16  # numbers
+
 
 class Slot(tf.Module):
     """One tensor's method and state.
@@ -28,12 +30,12 @@ class Slot(tf.Module):
         last: uint8 (bytes,), what it takes to undo the last step; see csrc/tensorflow/slot.h.
     """
 
-    def __init__(self, name: str, shape: Sequence[int], itemsize: int, method: Method) -> None:
+    def __init__(self, name: str, shape: Sequence[int], dtype: Any, method: Method) -> None:
         super().__init__(name=None)
         self.key, self.shape, self.method = name, tuple(shape), method
-        self.n, self.itemsize, self.stages = math.prod(shape), itemsize, _stages(method)
-        self.compressed = not method.is_dense(shape, None, itemsize)
-        self.dense_until = _dense_until(method, shape, itemsize) if self.compressed else 0
+        self.n, self.dtype, self.stages = math.prod(shape), dtype, _stages(method)
+        self.compressed = not method.is_dense(shape, None, dtype.size)
+        self.dense_until = _dense_until(method, shape, dtype.size) if self.compressed else 0
         _outside(self._create)
 
     @property
@@ -150,12 +152,15 @@ class Slots(tf.Module):
     def digest_with(self, slot: Slot) -> list[float]:
         """What all ranks must have in common, as 16 numbers of -1 or 1, with the first tensor that is
         compressed; one is enough to tell."""
-        if slot is not next((one for one in self.by_name.values() if one.compressed), None):
+        if slot is not self.first_compressed:
             return []
-        named = [(name, one.shape, one.method.to_json()) for name, one in self.by_name.items()]
-        common = (named if self._fixed else self._method, self._seed)
-        data = hashlib.sha256(repr(common).encode()).digest()
-        return [1.0 if data[i // 8] >> i % 8 & 1 else -1.0 for i in range(16)]
+        common = self.settings(list(self.by_name.values()) if self._fixed else [])
+        data = hashlib.sha256(json.dumps(common).encode()).digest()
+        return [1.0 if data[i // 8] >> i % 8 & 1 else -1.0 for i in range(DIGEST)]
+
+    @property
+    def first_compressed(self) -> Slot | None:
+        return next((one for one in self.by_name.values() if one.compressed), None)
 
     def _choose(self, name: str, tensor: Any) -> Method:
         return policies.method_for(name, tensor, self._policy, self._method)
@@ -163,7 +168,7 @@ class Slots(tf.Module):
     def _add(self, name: str, shape: Any, dtype: Any, method: Method) -> Slot:
         if not shape.is_fully_defined():
             raise ValueError(f"the shape of {name} must be known; got {shape}")
-        slot = self.by_name[name] = Slot(name, shape.as_list(), dtype.size, method)
+        slot = self.by_name[name] = Slot(name, shape.as_list(), dtype, method)
         return slot
 
 

@@ -263,3 +263,20 @@ def case_groups_are_traced_once() -> None:
         for variable in trained:
             variable.assign_add(tf.ones_like(variable))
     assert len(compression.tracing.functions) == 1
+
+
+@variants(plain={}, warmup={"warmup_steps": 4, "warmup_stages": 2}, bfloat16={"dtype": tf.bfloat16})
+def case_report(dtype: Any = tf.float32, **options: Any) -> None:
+    """The bytes that were handed to Horovod, headers and control numbers included."""
+    trained = variables(dtype=dtype)
+    compression = hgc.Compression.hgc(trained, **OPTIONS, **options)
+    reduce = reducer(trained, compression)
+    for step in range(6):
+        reduce(given(trained, step))
+    sizes = [int(np.prod(SHAPES[name])) for name in ("matrix", "kernel", "other")]
+    payloads = sum(compression.method.payload_bytes(n, step) for n in sizes for step in range(6))
+    control = 6 * 4 * (3 * 4 + 16)  # four numbers for each tensor, and with one of them the digest
+    total = compression.report().total
+    assert total.payload_bytes == payloads + control
+    assert total.sent_bytes == payloads + control + 6 * 4 * 40
+    assert total.compressed_steps == 6
