@@ -60,6 +60,19 @@ def values(name: str, shape: Sequence[int], step: int, rank: int) -> np.ndarray:
     return np.asarray(np.random.default_rng(zlib.crc32(key.encode())).standard_normal(shape), np.float32)
 
 
+def raises(
+    kind: type[BaseException], words: Sequence[str], call: Callable[..., Any], *args: Any, **named: Any
+) -> BaseException:
+    """`call` raises this kind of error, and its message holds each of the words."""
+    try:
+        call(*args, **named)
+    except kind as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"the message lacks {missing}: {error}"
+        return error
+    raise AssertionError(f"nothing was raised; wanted {kind.__name__} with {words}")
+
+
 def execute(cases: Cases, directory: str, rank: int, barrier: Callable[[str], object]) -> None:
     """Execute the cases on this rank; `barrier(name)` lets all ranks meet."""
     with (Path(directory) / f"{rank}.jsonl").open("w") as lines:

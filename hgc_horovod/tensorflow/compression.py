@@ -8,8 +8,9 @@ from typing import Any
 
 import horovod.tensorflow as hvd
 
+from .. import arguments
 from .. import policy as policies
-from ..core import check, methods
+from ..core import methods
 from ..core.feedback import Feedback
 from ..core.method import Method
 from ..core.quantize import BFloat16, Float32, Geometric, SignMean
@@ -68,18 +69,9 @@ class Compression:
         Raises:
             ValueError: an argument is wrong; the message names it.
         """
-        if not hvd.is_initialized():
-            raise ValueError("call hvd.init() before a compressor is created")
-        if not isinstance(method, Method):
-            raise ValueError(f"method must be a hgc_horovod.Method; got {type(method).__name__}")
+        process_set = arguments.checked(hvd, method, seed, process_set, name)
         for each in (method, *(pair[1] for pair in policies.check(policy, method))):
             _check_native(each)
-        check.whole("seed", seed, 0)
-        process_set = hvd.global_process_set if process_set is None else process_set
-        if not isinstance(process_set, hvd.ProcessSet):
-            raise ValueError(f"process_set must be a hvd.ProcessSet; got {process_set!r}")
-        if name is not None and not isinstance(name, str):
-            raise ValueError(f"name must be a string; got {name!r}")
         if loss_scale is not None and not callable(loss_scale):
             raise ValueError(f"loss_scale must be a function that returns the factor; got {loss_scale!r}")
         return Compressor(

@@ -11,7 +11,8 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 
-from ..core import check, methods
+from .. import arguments
+from ..core import methods
 from ..core.method import Method
 from ..policy import Policy
 from .compressor import Compressor
@@ -77,16 +78,7 @@ class Compression:
         Raises:
             ValueError: an argument is wrong; the message names it.
         """
-        if not hvd.is_initialized():
-            raise ValueError("call hvd.init() before a compressor is created")
-        if not isinstance(method, Method):
-            raise ValueError(f"method must be a hgc_horovod.Method; got {type(method).__name__}")
-        check.whole("seed", seed, 0)
-        process_set = hvd.global_process_set if process_set is None else process_set
-        if not isinstance(process_set, hvd.ProcessSet):
-            raise ValueError(f"process_set must be a hvd.ProcessSet; got {process_set!r}")
-        if name is not None and not isinstance(name, str):
-            raise ValueError(f"name must be a string; got {name!r}")
+        process_set = arguments.checked(hvd, method, seed, process_set, name)
         if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
             raise ValueError(f"optimizer must be a torch.optim.Optimizer; got {optimizer!r}")
         scale = LossScale(loss_scale)

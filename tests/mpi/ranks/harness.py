@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -13,6 +13,7 @@ from mpi4py import MPI
 import hgc_horovod.mpi as hgc
 from hgc_horovod import Codec, Method, NonFiniteError, methods
 from tests import cases
+from tests.cases import raises as raises
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -135,16 +136,3 @@ def failing(name: str, rank: int, error: Exception) -> Any:
         return encode(self, *arguments, **keywords)
 
     return mock.patch.object(Codec, "encode", broken)
-
-
-def raises(
-    kind: type[BaseException], words: Sequence[str], call: Callable[..., Any], *args: Any, **named: Any
-) -> BaseException:
-    """`call` raises this kind of error, and its message holds each of the words."""
-    try:
-        call(*args, **named)
-    except kind as error:
-        missing = [word for word in words if word not in str(error)]
-        assert not missing, f"the message lacks {missing}: {error}"
-        return error
-    raise AssertionError(f"nothing was raised; wanted {kind.__name__} with {words}")

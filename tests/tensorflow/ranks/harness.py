@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import horovod.tensorflow as hvd
@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from hgc_horovod import Codec, methods
 from tests import cases
+from tests.cases import raises as raises
 
 Shapes = Mapping[str, tuple[int, ...]]
 SHAPES: Shapes = {"matrix": (48, 32), "bias": (40,), "kernel": (7, 9, 4, 8), "other": (30, 50)}
@@ -94,14 +95,3 @@ def equal_on_all_ranks(arrays: Iterable[Any], name: str, process_set: Any = hvd.
     everyones = hvd.allgather(tf.constant(flat[None]), name=name, process_set=process_set).numpy()
     for other in everyones:
         assert np.array_equal(other, flat)
-
-
-def raises(kind: type[BaseException], words: Sequence[str], call: Callable[[], object]) -> None:
-    """`call` raises an error of this kind whose message has all these words."""
-    try:
-        call()
-    except kind as error:
-        missing = [word for word in words if word not in str(error)]
-        assert not missing, f"{missing} not in: {error}"
-        return
-    raise AssertionError(f"no {kind.__name__} was raised")

@@ -14,7 +14,18 @@ from hgc_horovod import Codec, methods
 from hgc_horovod.torch import payloads
 from tests.cases import variants
 
-from .harness import OPTIONS, Codecs, Given, backward, check, everyones, raises, reduced, slot, wrap
+from .harness import (
+    OPTIONS,
+    Codecs,
+    Given,
+    accumulating,
+    backward,
+    check,
+    raises,
+    reduced,
+    slot,
+    wrap,
+)
 
 
 def first() -> bool:
@@ -161,13 +172,7 @@ def case_going_on_after_a_failure(written: bool = False, **horovod: Any) -> None
     optimizer, compressor = wrap(model, OPTIONS, **horovod)
     passes = horovod.get("backward_passes_per_step", 1)
 
-    def fill(step: int) -> None:
-        for _ in range(passes):
-            model.loss(step).backward()
-
-    def given(name: str, shape: Any, step: int) -> Any:
-        return [passes * gradient for gradient in everyones(name, shape, step)]
-
+    fill, given = accumulating(model, passes)
     for step in reduced(optimizer, fill, range(2)):
         check(model, codecs, step, given=given)
     for _ in range(2):

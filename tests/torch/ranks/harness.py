@@ -14,6 +14,7 @@ import torch
 import hgc_horovod.torch as hgc
 from hgc_horovod import Codec, methods
 from tests import cases
+from tests.cases import raises as raises
 
 Shapes = Mapping[str, tuple[int, ...]]
 SHAPES: Shapes = {"matrix": (48, 32), "bias": (40,), "kernel": (8, 4, 7, 9), "other": (30, 50)}
@@ -146,6 +147,19 @@ def backward(model: Given) -> Callable[[int], object]:
     return lambda step: model.loss(step).backward()
 
 
+def accumulating(model: Given, passes: int) -> tuple[Callable[[int], None], Callable[..., Any]]:
+    """What makes the gradients of a step of so many equal passes, and what they are on every rank."""
+
+    def fill(step: int) -> None:
+        for _ in range(passes):
+            model.loss(step).backward()
+
+    def given(name: str, shape: Sequence[int], step: int) -> list[np.ndarray]:
+        return [passes * gradient for gradient in everyones(name, shape, step)]
+
+    return fill, given
+
+
 def check(
     model: torch.nn.Module,
     codecs: Codecs,
@@ -171,16 +185,3 @@ def close(actual: torch.Tensor, expected: np.ndarray, bound: float = ROUNDING, w
 def slot(compressor: hgc.Compressor, name: str) -> Any:
     """What the compressor keeps for a parameter: the one place where tests look behind its interface."""
     return next(slot for slot in compressor._parameters.slots if slot.name == name)
-
-
-def raises(
-    kind: type[BaseException], words: Sequence[str], call: Callable[..., Any], *args: Any, **named: Any
-) -> None:
-    """`call` raises this kind of error, and its message holds each of the words."""
-    try:
-        call(*args, **named)
-    except kind as error:
-        missing = [word for word in words if word not in str(error)]
-        assert not missing, f"the message lacks {missing}: {error}"
-    else:
-        raise AssertionError(f"nothing was raised; wanted {kind.__name__} with {words}")

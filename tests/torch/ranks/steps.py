@@ -16,6 +16,7 @@ from .harness import (
     STEPS,
     Codecs,
     Given,
+    accumulating,
     backward,
     check,
     close,
@@ -62,13 +63,7 @@ def case_discard(passes: int = 1, groups: int | None = None, **options: Any) -> 
     model, codecs = Given(), Codecs(options)
     optimizer, compressor = wrap(model, options, backward_passes_per_step=passes, groups=groups)
 
-    def fill(step: int) -> None:
-        for _ in range(passes):
-            model.loss(step).backward()
-
-    def given(name: str, shape: Any, step: int) -> Any:
-        return [passes * gradient for gradient in everyones(name, shape, step)]
-
+    fill, given = accumulating(model, passes)
     for step in reduced(optimizer, fill, range(2)):
         check(model, codecs, step, given=given)
     before = {name: memory(compressor, name) for name in SHAPES}
