@@ -61,7 +61,7 @@ typedef struct {
 } hgc_step;
 
 /* The version of this interface: raised with every change of it. */
-#define HGC_VERSION 3
+#define HGC_VERSION 4
 HGC_API int32_t hgc_version(void);
 
 /* The size of a payload in bytes. */
@@ -90,6 +90,71 @@ HGC_API int hgc_decode_sum(const uint8_t* payloads, int64_t bytes, int64_t count
 HGC_API int hgc_pack_codes(const uint8_t* codes, int64_t n, int32_t bits, uint8_t* packed, int32_t threads);
 HGC_API int hgc_add_codes(const uint8_t* packed, int64_t n, int32_t bits, const float* levels,
                           const float* scales, int64_t bucket, float* out, int32_t path, int32_t threads);
+
+/* 9-bit codes of powers of two, exponent * 2 + sign, packed into ceil(n * 9 / 8) bytes; and
+ * out[i] += factor * the float32 of that exponent, sign and mantissa 0. */
+HGC_API int hgc_pack_powers(const uint16_t* codes, int64_t n, uint8_t* packed, int32_t threads);
+HGC_API int hgc_add_powers(const uint8_t* packed, int64_t n, float factor, float* out, int32_t path,
+                           int32_t threads);
+
+/* out[i, j] += (factor * left[a, i]) * right[a, j] for a = 0, 1, ..., rounded each; left is (atoms, rows),
+ * right (atoms, columns), out (rows, columns). */
+HGC_API int hgc_add_outer(const float* left, const float* right, int64_t atoms, int64_t rows, int64_t columns,
+                          float factor, float* out, int32_t path, int32_t threads);
+
+/* The passes that methods are made of: hgc_horovod/core/passes.py says what each of them gives. Values are
+ * finite; bucket i are the entries [i * bucket, (i + 1) * bucket). All return HGC_OK or HGC_NO_MEMORY. */
+
+/* A stream of uniform 32-bit words, one for each entry where entries are drawn. */
+typedef struct {
+  uint32_t key[2], step, stream, rank;
+} hgc_draw;
+
+HGC_API int hgc_draw_words(const hgc_draw* draw, int64_t n, uint32_t* words, int32_t path, int32_t threads);
+
+/* One scale for each bucket: its largest magnitude, its L2 norm or its mean magnitude. */
+enum hgc_scale { HGC_BUCKET_MAX = 0, HGC_BUCKET_NORM = 1, HGC_BUCKET_MEAN = 2 };
+HGC_API int hgc_bucket_scales(const float* values, int64_t n, int64_t bucket, int32_t kind, float* scales,
+                              int32_t path, int32_t threads);
+HGC_API int hgc_deviation(const float* values, int64_t n, double* deviation, int32_t path, int32_t threads);
+HGC_API int hgc_class_means(const float* values, int64_t n, double means[2], int32_t path, int32_t threads);
+HGC_API int hgc_sum_below(const float* values, int64_t n, float bound, int64_t* count, double* sum,
+                          int32_t path, int32_t threads);
+
+/* The moving averages of values and squares, new_* = decay * old + rest * now, which may be written over the
+ * old ones, and in sums[0] the squared norm of the new mean, in sums[1] the sum of |new square - new mean^2|.
+ */
+HGC_API int hgc_moments(const float* values, int64_t n, float decay, float rest, const float* mean,
+                        const float* square, float* new_mean, float* new_square, double sums[2], int32_t path,
+                        int32_t threads);
+
+/* 64 counts for each block; `first` is the half octave of the first bin. */
+HGC_API int hgc_log_histograms(const float* values, int64_t n, int64_t block, int32_t first,
+                               int64_t* histograms, int32_t path, int32_t threads);
+
+/* Codes of entries; at most 127 edges, ascending. */
+HGC_API int hgc_signs(const float* values, int64_t n, uint8_t* codes, int32_t path, int32_t threads);
+HGC_API int hgc_round_levels(const float* values, int64_t n, const float* scales, int64_t bucket, int32_t top,
+                             const hgc_draw* draw, uint8_t* codes, int32_t path, int32_t threads);
+HGC_API int hgc_nearest_levels(const float* values, int64_t n, const float* scales, int64_t bucket,
+                               const float* edges, int32_t edge_count, uint8_t* codes, int32_t path,
+                               int32_t threads);
+HGC_API int hgc_round_powers(const float* values, int64_t n, const hgc_draw* draw, uint16_t* codes,
+                             int32_t path, int32_t threads);
+
+/* Set bit i mod 64 of marks[i div 64] for each entry that is taken, uint64 (ceil(n / 64),), and counts[t],
+ * int64 (threads,), to how many the part of thread t has. Then hgc_positions lists all of them in order,
+ * given the same number of threads. */
+HGC_API int hgc_mark_at_least(const float* values, int64_t n, const float* limits, int64_t block,
+                              uint64_t* marks, int64_t* counts, int32_t path, int32_t threads);
+HGC_API int hgc_mark_lucky(const float* values, int64_t n, float factor, const hgc_draw* draw,
+                           uint64_t* marks, int64_t* counts, int32_t path, int32_t threads);
+HGC_API int hgc_positions(const uint64_t* marks, int64_t n, const int64_t* counts, int64_t* positions,
+                          int32_t threads);
+
+/* The first half of hgc_encode, for what chooses entries otherwise: with `keep` the residual takes the step
+ * up, and else it is written to `total`. Returns what hgc_encode does; sets the multiplier alone. */
+HGC_API int hgc_accumulate(hgc_step* step, int64_t n, float* total);
 
 /* The paths that this machine can run, best first, separated by commas. A path's number in the calls above is
  * its place in that list. */

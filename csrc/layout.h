@@ -48,7 +48,7 @@ struct Layout {
                        : format->value_kind == HGC_VALUE_SIGN_MEAN ? bits == 1
                        : format->value_kind == HGC_VALUE_GEOMETRIC ? bits >= 2 && bits <= 8
                                                                    : false;
-    if (!known || format->method > 1 || format->n > INT32_MAX || format->k > format->n ||
+    if (!known || format->method > 22 || format->n > INT32_MAX || format->k > format->n ||
         (format->k == 0) != (format->n == 0))
       return false;
     const Layout layout(*format);

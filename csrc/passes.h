@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "loops.h"
+
 #define HGC_INLINE inline __attribute__((always_inline))
 
 namespace hgc {
@@ -43,6 +45,7 @@ struct Passes {
   void (*count_edges)(const float* x, size_t n, const float* edges, size_t count, uint32_t* codes);
   // out[i] += scale * levels[codes[i]], with 2^bits levels.
   void (*add_levels)(const uint8_t* codes, int bits, const float* levels, float scale, float* out, size_t n);
+  Loops loops;
 };
 
 extern const Passes portable_passes;

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "bits.h"
 #include "half.h"
 #include "passes.h"
+#include "random.h"
 
 #define HGC_TARGET __attribute__((target("avx2,f16c,bmi,popcnt")))
 
@@ -34,7 +36,9 @@ HGC_TARGET HGC_INLINE bool hits(float* residual, const float* x, float threshold
   return true;
 }
 
+#include "loops.inl"
 #include "passes.inl"
+#include "philox_avx2.inl"
 
 HGC_TARGET void widen_half(const uint16_t* x, float* out, size_t n) {
   size_t i = 0;
@@ -97,7 +101,7 @@ HGC_TARGET void add_levels(const uint8_t* codes, int bits, const float* levels, 
 
 const Passes avx2_passes = {"avx2",        max_magnitude, widen_half,  widen_bfloat, narrow_half,
                             narrow_bfloat, square_sum,    scale,       multiply_add, collect,
-                            flush,         fence,         count_edges, add_levels};
+                            flush,         fence,         count_edges, add_levels,   loops};
 
 }  // namespace hgc
 #endif

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "bits.h"
 #include "half.h"
 #include "passes.h"
+#include "random.h"
 
 #define HGC_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,f16c,bmi,popcnt")))
 
@@ -32,7 +34,9 @@ HGC_TARGET HGC_INLINE bool hits(float* residual, const float* x, float threshold
   return true;
 }
 
+#include "loops.inl"
 #include "passes.inl"
+#include "philox_avx2.inl"
 
 HGC_TARGET void widen_half(const uint16_t* x, float* out, size_t n) {
   size_t i = 0;
@@ -88,7 +92,7 @@ HGC_TARGET void add_levels(const uint8_t* codes, int bits, const float* levels, 
 
 const Passes avx512_passes = {"avx512",      max_magnitude, widen_half,  widen_bfloat, narrow_half,
                               narrow_bfloat, square_sum,    scale,       multiply_add, collect,
-                              flush,         fence,         count_edges, add_levels};
+                              flush,         fence,         count_edges, add_levels,   loops};
 
 }  // namespace hgc
 #endif

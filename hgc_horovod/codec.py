@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from .core import check, floats, wire
 from .core.block import Block, Entries
+from .core.context import Context, Memory, Peers
+from .core.matrices import Rounds
 from .core.method import Method
 from .core.types import Bytes, Floats, Json
 from .kernels import Decay, Kernels, Sent, State
 from .kernels import get as get_kernels
-from .kernels.reference import take_back
+from .planning import Planner
 
 
 class NonFiniteError(ValueError):
@@ -34,6 +37,9 @@ class Codec:
             `rank` it keys the random choices of methods that make any; the hybrid method makes none.
         world_size: W, which scales local clipping.
         kernels: what does the work; by default `hgc_horovod.kernels.get()`.
+        shape: of the tensor, which matrix methods need: they take its dimensions in two groups, as square as
+            that can be. By default one row.
+        peers: the other tensors of the model on this rank, for methods that compare them; by default none.
 
     Attributes:
         step: how many gradients were encoded; it drives the warm-up.
@@ -48,8 +54,10 @@ class Codec:
         rank: int = 0,
         world_size: int = 1,
         kernels: Kernels | None = None,
+        *,
+        shape: Sequence[int] | None = None,
+        peers: Peers | None = None,
     ) -> None:
-        self._method = method
         self.size = check.whole("size", size, 0, wire.MAX_ENTRIES)
         self.name = name
         self.seed = check.whole("seed", seed, 0)
@@ -57,20 +65,44 @@ class Codec:
         self.world_size = check.whole("world_size", world_size, 1)
         self.step = 0
         self._kernels = get_kernels() if kernels is None else kernels
+        self.shape = tuple(check.whole("shape", length, 0) for length in (shape or (size,)))
+        if math.prod(self.shape) != size:
+            raise ValueError(f"shape must be of {size} entries; got {self.shape}")
         self._state = State(np.zeros(size, np.float32))
         self._sent: Sent | None = None
-        self._final_k: int | None = None
+        self._peers = Peers() if peers is None else peers
+        self._peers.join(self)
+        self._planner = Planner(method, self.shape, self.size, self.seed, name, self._peers)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._peers.join(self)
 
     @property
     def method(self) -> Method:
-        """What is sent. A method without feedback drops the residual."""
-        return self._method
+        """What is sent. A method without feedback drops the residual, and one with another selector or
+        controller what these have kept."""
+        return self._planner.method
 
     @method.setter
     def method(self, method: Method) -> None:
-        if self._method.feedback.keep and not method.feedback.keep:
+        if self.method.feedback.keep and not method.feedback.keep:
             self._state.residual, self._sent = np.zeros(self.size, np.float32), None
-        self._method, self._final_k = method, None
+        self._planner.use(method)
+
+    @property
+    def memory(self) -> Memory:
+        """What the method's parts keep beside residual and momentum: arrays by name."""
+        return self._planner.memory
+
+    @memory.setter
+    def memory(self, memory: Memory) -> None:
+        self._planner.remember(memory)
+
+    @property
+    def memory_before(self) -> Memory:
+        """The memory of before the last step."""
+        return self._planner.before
 
     @property
     def residual(self) -> Floats:
@@ -117,30 +149,84 @@ class Codec:
         """
         if out is not None and not (out.dtype == np.uint8 and out.ndim == 1 and out.flags.carray):
             raise ValueError(f"out must be contiguous uint8 (bytes,) and not read-only; got {out!r:.40}")
+        method, context = self._planner.plan(self.step, self.rank)
+        if context is not None and method.by_allreduce:
+            raise ValueError(f"{method.name} averages vectors in place of sending payloads: use rounds")
         sent = self._kernels.encode(
-            self._method,
-            self._slots(),
+            method,
+            self._planner.slots(method, self.step),
             self._state,
             self._entries("gradient", gradient),
             None if weight is None else self._decay(weight, weight_decay),
             self.world_size,
             1.0 if factor == 1 else check.factor(f"factor of {self.name!r}", factor),
             out,
+            context,
         )
         if sent is None:
             raise NonFiniteError(f"the gradient of {self.name!r} holds a NaN or an infinity, or overflows")
         self._sent = sent
+        self._planner.commit(method, context)
         self.step += 1
         return sent.payload
 
+    def rounds(
+        self,
+        gradient: ArrayLike | Block,
+        weight: ArrayLike | Block | None = None,
+        weight_decay: float = 0.0,
+        factor: float = 1.0,
+    ) -> Generator[Floats, Floats, Floats]:
+        """One step of a method that averages vectors over the ranks (`method.by_allreduce`).
+
+        Yields float32 vectors, of the sizes that `round_sizes` tells; each is to be averaged over the ranks,
+        and the mean sent in. Returns the mean gradient, float32 (n,). The other arguments are those of
+        `encode`. The state is as before until the last mean has been sent in, and the gradient is read before
+        the first vector is yielded.
+
+        Raises:
+            NonFiniteError, ValueError: as `encode`, before anything is yielded.
+        """
+        method, context = self._planner.plan(self.step, self.rank)
+        if not method.by_allreduce:
+            raise ValueError(f"{method.name} sends payloads: use encode and decode_sum")
+        assert context is not None
+        rounds = self._kernels.rounds(
+            method,
+            self._planner.slots(method, self.step),
+            self._state,
+            self._entries("gradient", gradient),
+            None if weight is None else self._decay(weight, weight_decay),
+            self.world_size,
+            check.factor(f"factor of {self.name!r}", factor),
+            context,
+        )
+        if rounds is None:
+            raise NonFiniteError(f"the gradient of {self.name!r} holds a NaN or an infinity, or overflows")
+        return self._in_rounds(rounds, method, context)
+
+    def _in_rounds(
+        self, rounds: Rounds, method: Method, context: Context
+    ) -> Generator[Floats, Floats, Floats]:
+        mean, _ = yield from rounds
+        self._sent = None
+        self._planner.commit(method, context)
+        self.step += 1
+        return mean
+
+    @property
+    def round_sizes(self) -> tuple[int, ...]:
+        """The sizes of the vectors of this step's `rounds`."""
+        return self.method.round_sizes(self.shape, self.step)
+
+    @property
+    def bits(self) -> int:
+        """Of a value, as the last step sent it."""
+        return self._planner.planned.quantizer.bits
+
     def encode_nothing(self) -> Bytes:
         """A payload of this step's size that decodes to zeros. The state is untouched."""
-        method = self.method
-        header = wire.layout(self.size, self._slots(), method.quantizer, method.name)
-        nothing = np.zeros(header.n if header.index_kind == wire.ALL else 0, np.int64)
-        return wire.pack(
-            header, nothing, nothing.astype(np.uint64), np.zeros(header.quantizer.scale_count, np.float32)
-        )
+        return self._planner.nothing(self.step, self.rank)
 
     def undo(
         self,
@@ -152,7 +238,8 @@ class Codec:
         if self._sent is None:
             raise ValueError(f"undo of {self.name!r}: there is no encoded step to take back")
         entries, decay = self._entries("gradient", gradient), self._decay(weight, weight_decay)
-        take_back(self.method.feedback, self._state, self._sent, entries, decay)
+        self._kernels.take_back(self._planner.planned, self._state, self._sent, entries, decay)
+        self._planner.take_back()
         self._sent = None
         self.step -= 1
 
@@ -187,7 +274,11 @@ class Codec:
     def decode_gathered(
         self, gathered: Bytes | Block, count: int, out: Entries | None = None, factor: float = 1.0
     ) -> Entries:
-        """`decode_sum` of `count` payloads that stand one behind the other in a buffer."""
+        """`decode_sum` of `count` payloads that stand one behind the other in a buffer.
+
+        The first time after an `encode` these are taken for all ranks' payloads of that step, and a
+        controller learns from their notes.
+        """
         if not isinstance(gathered, Block):
             wire.check_buffer(gathered)
         check.whole("count", count, 0)
@@ -218,6 +309,7 @@ class Codec:
             "step": self.step,
             "residual": state.residual.copy(),
             "momentum": None if state.momentum is None else state.momentum.copy(),
+            **({"memory": dict(self.memory)} if self.memory else {}),
         }
 
     def load_state_dict(self, state: Json) -> None:
@@ -229,21 +321,16 @@ class Codec:
         momentum = None if state["momentum"] is None else self._float32("momentum", state["momentum"]).copy()
         if not all(np.isfinite(array).all() for array in (residual, momentum) if array is not None):
             raise ValueError(f"state of {self.name!r} holds a NaN or an infinity")
-        self.step, self._state, self._sent = step, State(residual, momentum), None
-
-    def _slots(self) -> int:
-        """k at this step, which stays the same after the warm-up."""
-        if self.step < self._method.schedule.steps:
-            return self._method.slots(self.size, self.step)
-        if self._final_k is None:
-            self._final_k = self._method.slots(self.size)
-        return self._final_k
+        memory = {str(key): np.array(values) for key, values in state.get("memory", {}).items()}
+        self.step, self._state, self._sent, self.memory = step, State(residual, momentum), None, memory
 
     def _decode(self, gathered: Bytes | Block, count: int, out: Entries, factor: float) -> None:
         try:
-            self._kernels.decode_sum(gathered, count, out, factor)
+            self._kernels.decode_sum(gathered, count, out, factor, self._planner.method.vote)
         except wire.PayloadError as error:
             raise wire.PayloadError(f"{self.name!r}: {error}") from error
+        if self._planner.method.controller is not None:
+            self._planner.learn(np.asarray(gathered), self.step - 1)
 
     def _decay(self, weight: ArrayLike | Block | None, factor: float) -> Decay | None:
         return Decay(self._entries("weight", weight), factor) if weight is not None and factor else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -14,6 +14,8 @@ class Traffic:
     `dense_bytes` is what float32 would have taken and `sent_bytes` what was handed to Horovod or MPI, with
     headers and control values. `compressed_dense_bytes` and `payload_bytes` are the same two for the steps in
     which the tensor was compressed. `wait` is the time spent waiting for other ranks and the network.
+    `bits` tells the bits of a value over time where the method has a controller: pairs of the step from which
+    on (0 is the tensor's first) and the bits.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Traffic:
     encode_seconds: float = 0.0
     wait_seconds: float = 0.0
     decode_seconds: float = 0.0
+    bits: list[tuple[int, int]] = field(default_factory=list)
 
     def count(self, entries: int, sent: int, payload: int | None = None) -> None:
         """Add one step of a tensor of `entries` entries; `payload` where it was compressed."""
@@ -36,6 +39,11 @@ class Traffic:
             self.compressed_steps += 1
             self.compressed_dense_bytes += 4 * entries
             self.payload_bytes += payload
+
+    def note_bits(self, step: int, bits: int) -> None:
+        """A step was sent with these bits."""
+        if not self.bits or self.bits[-1][1] != bits:
+            self.bits.append((step, bits))
 
     @property
     def ratio(self) -> float:
@@ -67,7 +75,7 @@ class Report:
         total = Traffic("total")
         for row in rows:
             for key, value in asdict(row).items():
-                if key != "name":
+                if key not in ("name", "bits"):
                     setattr(total, key, getattr(total, key) + value)
         total.steps = max((row.steps for row in rows), default=0)
         total.compressed_steps = max((row.compressed_steps for row in rows), default=0)
@@ -113,5 +121,13 @@ class Report:
         encode, wait, decode = (f"{time:.2f}" if time else "-" for time in times)  # not timed in a graph
         return (
             f"{row.name:{width}}  {row.dense_bytes / steps:>13,.0f} {row.sent_bytes / steps:>13,.0f} "
-            f"{row.ratio:>8.1f} {encode:>10} {wait:>9} {decode:>10}"
+            f"{row.ratio:>8.1f} {encode:>10} {wait:>9} {decode:>10}{_hint(row.bits)}"
         )
+
+
+def _hint(runs: list[tuple[int, int]]) -> str:
+    """The bits over time in short, for example "4→6 bits"."""
+    told = [str(bits) for _, bits in runs]
+    if len(told) > 4:
+        told[2:-1] = ["…"]
+    return f"  {'→'.join(told)} bits" if told else ""

@@ -8,51 +8,61 @@ implementation produces the same codes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from . import check, sums
+from .context import Context
 from .types import Codes, Floats
 
 
 class Quantizer(Protocol):
     """Values to codes and back. A frozen dataclass, registered in `method.PARTS` under its `kind`.
 
-    `wire_id` names it in a payload, `scale_count` is how many scales it sends, and `holds_zero` tells whether
-    a zero comes back as a zero.
+    `wire_id` names it in a payload, and `holds_zero` tells whether it takes zeros.
     """
 
     kind: ClassVar[str]
     wire_id: ClassVar[int]
-    scale_count: ClassVar[int]
     holds_zero: ClassVar[bool]
 
     @property
     def bits(self) -> int:
         """Bits per value, sign included."""
 
-    def quantize(self, values: Floats) -> tuple[Codes, Floats]:
-        """Finite float32 (m,), nonzero unless `holds_zero` -> codes uint64 (m,) below 2**bits, and scales."""
+    def scale_words(self, k: int) -> int:
+        """How many scales it sends for k values, float32 each."""
+
+    def quantize(self, values: Floats, context: Any = None) -> tuple[Codes, Floats]:
+        """Finite float32 (m,), nonzero unless `holds_zero` -> codes (m,) below 2**bits, and scales."""
 
     def dequantize(self, codes: Codes, scales: Floats) -> Floats:
         """Codes and scales -> finite float32 (m,); ValueError where the scales or codes are no encoder's."""
 
 
+class _Plain:
+    """A quantizer that sends `scale_count` scales, however many values there are."""
+
+    scale_count: ClassVar[int] = 0
+
+    def scale_words(self, k: int) -> int:
+        return self.scale_count
+
+
 @dataclass(frozen=True)
-class Float32:
+class Float32(_Plain):
     """The value itself, 32 bits."""
 
     kind: ClassVar[str] = "float32"
     wire_id: ClassVar[int] = 0
-    scale_count: ClassVar[int] = 0
     holds_zero: ClassVar[bool] = True
     bits: int = 32
 
     def __post_init__(self) -> None:
         check.whole("bits", self.bits, 32, 32)
 
-    def quantize(self, values: Floats) -> tuple[Codes, Floats]:
+    def quantize(self, values: Floats, context: Context | None = None) -> tuple[Codes, Floats]:
         return values.view(np.uint32).astype(np.uint64), _scales()
 
     def dequantize(self, codes: Codes, scales: Floats) -> Floats:
@@ -60,19 +70,18 @@ class Float32:
 
 
 @dataclass(frozen=True)
-class BFloat16:
+class BFloat16(_Plain):
     """The upper 16 bits of the float32, rounded half to even but never up to infinity."""
 
     kind: ClassVar[str] = "bfloat16"
     wire_id: ClassVar[int] = 1
-    scale_count: ClassVar[int] = 0
     holds_zero: ClassVar[bool] = True
     bits: int = 16
 
     def __post_init__(self) -> None:
         check.whole("bits", self.bits, 16, 16)
 
-    def quantize(self, values: Floats) -> tuple[Codes, Floats]:
+    def quantize(self, values: Floats, context: Context | None = None) -> tuple[Codes, Floats]:
         word = values.view(np.uint32).astype(np.uint64)
         rounded = (word + 0x7FFF + (word >> 16 & 1)) >> 16
         return rounded - ((rounded & 0x7FFF) == 0x7F80), _scales()
@@ -82,7 +91,7 @@ class BFloat16:
 
 
 @dataclass(frozen=True)
-class SignMean:
+class SignMean(_Plain):
     """One bit: the sign, times the mean magnitude. Bit 1 is negative. Scales: (mean,)."""
 
     kind: ClassVar[str] = "sign_mean"
@@ -94,7 +103,7 @@ class SignMean:
     def __post_init__(self) -> None:
         check.whole("bits", self.bits, 1, 1)
 
-    def quantize(self, values: Floats) -> tuple[Codes, Floats]:
+    def quantize(self, values: Floats, context: Context | None = None) -> tuple[Codes, Floats]:
         mean = sums.abs_sum(values) / max(values.size, 1)
         return np.signbit(values).astype(np.uint64), _scales(mean)
 
@@ -104,7 +113,7 @@ class SignMean:
 
 
 @dataclass(frozen=True)
-class Geometric:
+class Geometric(_Plain):
     """A sign and one of L = 2**(bits-1) levels that stand geometrically on [lo, hi]. Scales: (lo, hi).
 
     The range is cut into L intervals of equal ratio, and a magnitude becomes the geometric middle of its
@@ -123,7 +132,7 @@ class Geometric:
     def __post_init__(self) -> None:
         check.whole("bits", self.bits, 2, 8)
 
-    def quantize(self, values: Floats) -> tuple[Codes, Floats]:
+    def quantize(self, values: Floats, context: Context | None = None) -> tuple[Codes, Floats]:
         if not values.size:
             return np.zeros(0, np.uint64), _scales(0, 0)
         magnitudes = np.abs(values)

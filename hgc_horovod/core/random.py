@@ -1,8 +1,8 @@
 """Random numbers that every implementation draws alike, and no global generator.
 
-The generator is Philox4x32-10 (Salmon, Moraes, Dror & Shaw, Parallel random numbers: as easy as 1, 2, 3, SC
-2011): number i of a stream is a function of the key and of i alone, so any thread or device can make its part.
-The key is made of seed and tensor name; step, stream and rank stand in the counter.
+The generator is Philox4x32-10 (Salmon, Moraes, Dror & Shaw, Parallel random numbers: as easy as 1, 2, 3,
+SC 2011): number i of a stream is a function of the key and of i alone, so any thread or device can make its
+part. The key is made of seed and tensor name; step, stream and rank stand in the counter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Draw(NamedTuple):
 
     def uniform(self, count: int) -> NDArray[np.float64]:
         """Numbers in [0, 1), multiples of 2^-32, float64 (count,)."""
-        return self.words(count) * 2.0**-32
+        return np.multiply(self.words(count), 2.0**-32, dtype=np.float64)
 
     def of(self, stream: int, shared: bool = False) -> Draw:
         """Another stream of the same step; `shared` is one that all ranks draw alike."""

@@ -1,59 +1,69 @@
-"""The wire format: one self-describing uint8 buffer per tensor. Normative: `docs/wire-format.md`."""
+"""Payloads, written and read: one self-describing uint8 buffer per tensor; docs/wire-format.md defines it."""
 
 from __future__ import annotations
 
-import struct
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from . import bits, elias_fano
-from .quantize import BFloat16, Float32, Geometric, Quantizer, SignMean
+from .bucketed import Bucketed, PowerOfTwo, TwoMeans
+from .header import (
+    ALL as ALL,
+)
+from .header import (
+    ELIAS_FANO as ELIAS_FANO,
+)
+from .header import (
+    HEADER as HEADER,
+)
+from .header import (
+    MAGIC as MAGIC,
+)
+from .header import (
+    MAX_ENTRIES as MAX_ENTRIES,
+)
+from .header import (
+    METHOD_IDS as METHOD_IDS,
+)
+from .header import (
+    METHOD_NAMES as METHOD_NAMES,
+)
+from .header import (
+    OUTER as OUTER,
+)
+from .header import (
+    VERSION as VERSION,
+)
+from .header import (
+    Header as Header,
+)
+from .header import (
+    PayloadError as PayloadError,
+)
+from .header import (
+    add_quantizer as add_quantizer,
+)
+from .header import (
+    check_buffer as check_buffer,
+)
+from .header import (
+    layout as layout,
+)
+from .header import (
+    payload_bytes as payload_bytes,
+)
+from .header import (
+    read_header as read_header,
+)
+from .matrices import Factors
+from .passes import Passes
+from .quantize import Quantizer
 from .types import Bytes, Floats, Indices
 
-MAGIC, VERSION = b"HGC", 1
-MAX_ENTRIES = 2**31 - 1
-METHOD_IDS = {"custom": 0, "hgc": 1}
-ALL, ELIAS_FANO = 0, 1
-
-_HEADER = struct.Struct("<3sBBBBBII")
-_METHOD_NAMES = {number: name for name, number in METHOD_IDS.items()}
-_FIXED: dict[int, Quantizer] = {part.wire_id: part() for part in (Float32, BFloat16, SignMean)}
-
-
-class PayloadError(ValueError):
-    """The bytes are no payload of this format, or not one of the tensor that was expected."""
-
-
-class Header(NamedTuple):
-    """The first 16 bytes: `k` slots out of `n` entries, and how their positions and values are written."""
-
-    method: str
-    index_kind: int
-    quantizer: Quantizer
-    n: int
-    k: int
-
-    @property
-    def low_bits(self) -> int:
-        return elias_fano.low_bits(self.n, self.k) if self.index_kind == ELIAS_FANO else 0
-
-    @property
-    def high_bits(self) -> int:
-        return elias_fano.high_bits(self.n, self.k) if self.index_kind == ELIAS_FANO else 0
-
-    @property
-    def field_bits(self) -> int:
-        return self.low_bits + self.quantizer.bits
-
-    @property
-    def sections(self) -> tuple[int, int, int, int]:
-        """Where scales, high bits and fields begin, and where the payload ends."""
-        scales = _HEADER.size
-        high = scales + 4 * self.quantizer.scale_count
-        fields = high + _whole_words(self.high_bits)
-        return scales, high, fields, fields + _whole_words(self.k * self.field_bits)
+_NONE = np.zeros(0, np.float32)
 
 
 @dataclass(frozen=True)
@@ -72,34 +82,10 @@ class Summary:
     total_bytes: int
 
 
-def layout(n: int, k: int, quantizer: Quantizer, method: str = "custom") -> Header:
-    """The header of a payload with k slots for n entries."""
-    index_kind = ALL if k == n and quantizer.holds_zero else ELIAS_FANO
-    return Header(method, index_kind, quantizer, n, k)
-
-
-def payload_bytes(n: int, k: int, quantizer: Quantizer) -> int:
-    """The size of a payload with k slots for n entries."""
-    return layout(n, k, quantizer).sections[-1]
-
-
-def pack(header: Header, indices: Indices, codes: np.ndarray, scales: Floats) -> Bytes:
-    """Write a payload: ascending positions (m ≤ k,), their codes (m,) and the quantizer's scales."""
-    at_scales, at_high, at_fields, end = header.sections
-    payload = np.zeros(end, np.uint8)
-    quantizer = header.quantizer
-    head = _HEADER.pack(
-        MAGIC,
-        VERSION,
-        METHOD_IDS.get(header.method, 0),
-        header.index_kind,
-        quantizer.wire_id,
-        quantizer.bits,
-        header.n,
-        header.k,
-    )
-    payload[:at_scales] = np.frombuffer(head, np.uint8)
-    payload[at_scales:at_high] = scales.astype("<f4").view(np.uint8)
+def pack(header: Header, indices: Indices, codes: np.ndarray, scales: Floats, notes: Floats = _NONE) -> Bytes:
+    """Write a payload: ascending positions (m ≤ k,), their codes (m,), scales and notes."""
+    payload = begin(header, scales, notes)
+    _, at_high, at_fields, _ = header.sections
     fields = codes.astype(np.uint64)
     if header.index_kind == ELIAS_FANO:
         high = elias_fano.pack_high(indices, header.n, header.k)
@@ -111,37 +97,37 @@ def pack(header: Header, indices: Indices, codes: np.ndarray, scales: Floats) ->
     return payload
 
 
-def check_buffer(buffer: Bytes) -> None:
-    """Refuse what is no array of bytes. Raises PayloadError."""
-    if not isinstance(buffer, np.ndarray) or buffer.dtype != np.uint8 or buffer.ndim != 1:
-        raise PayloadError(f"a payload is a one-dimensional uint8 array; got {buffer!r:.40}")
+def begin(header: Header, scales: Floats, notes: Floats = _NONE) -> Bytes:
+    """A payload without positions and codes, zeros in their place. Scales of unused buckets may lack."""
+    at_scales, _, _, end = header.sections
+    payload = np.zeros(end, np.uint8)
+    quantizer = header.quantizer
+    head = HEADER.pack(
+        MAGIC,
+        VERSION,
+        METHOD_IDS.get(header.method, 0),
+        header.index_kind | header.notes << 4,
+        quantizer.wire_id,
+        quantizer.bits,
+        header.n,
+        header.k,
+    )
+    payload[: HEADER.size] = np.frombuffer(head, np.uint8)
+    payload[HEADER.size : at_scales] = notes.astype("<f4").view(np.uint8)
+    words = scales.astype("<f4").view(np.uint8)
+    payload[at_scales : at_scales + words.size] = words
+    return payload
 
 
-def read_header(buffer: Bytes) -> Header:
-    """The header at the start of a buffer that may hold more behind the payload."""
-    check_buffer(buffer)
-    if buffer.size < _HEADER.size:
-        raise PayloadError(f"a payload has at least {_HEADER.size} bytes; got {buffer.size}")
-    fields = _HEADER.unpack(buffer[: _HEADER.size].tobytes())
-    magic, version, method, index_kind, value_kind, value_bits, n, k = fields
-    if magic != MAGIC or version != VERSION:
-        raise PayloadError(
-            f"a payload starts with {MAGIC!r} and version {VERSION}; got {magic!r} and {version}"
-        )
-    if value_kind == Geometric.wire_id and 2 <= value_bits <= 8:
-        quantizer: Quantizer = Geometric(value_bits)
-    elif value_kind in _FIXED and _FIXED[value_kind].bits == value_bits:
-        quantizer = _FIXED[value_kind]
-    else:
-        raise PayloadError(f"value kind {value_kind} with {value_bits} bits is none of version {VERSION}")
-    if method not in _METHOD_NAMES or n > MAX_ENTRIES or not (0 < k <= n or k == n == 0):
-        raise PayloadError(f"method {method}, {n} entries or {k} slots is none of version {VERSION}")
-    header = layout(n, k, quantizer, _METHOD_NAMES[method])
-    if header.index_kind != index_kind:
-        raise PayloadError(f"{k} of {n} entries take index kind {header.index_kind}; got {index_kind}")
-    if buffer.size < header.sections[-1]:
-        raise PayloadError(f"{k} of {n} entries take {header.sections[-1]} bytes; got {buffer.size}")
-    return header
+def nothing(n: int, k: int, quantizer: Quantizer, method: str, notes: int, rows: int) -> Bytes:
+    """A payload of zeros."""
+    scales = np.zeros(quantizer.scale_words(k), np.float32)
+    if isinstance(quantizer, Factors):
+        k, quantizer = min(n, 1), Factors(rows=rows if n else 1)
+        scales = quantizer.word
+    elif isinstance(quantizer, Bucketed) and not isinstance(quantizer, TwoMeans):
+        scales[:1] = quantizer.word
+    return begin(layout(n, k, quantizer, method, notes), scales, np.zeros(notes, np.float32))
 
 
 def check_whole(payload: Bytes) -> Header:
@@ -153,19 +139,78 @@ def check_whole(payload: Bytes) -> Header:
     return header
 
 
-def unpack(payload: Bytes) -> tuple[Header, Indices, Floats]:
-    """Read a payload: its header, the ascending positions (m,) and the values (m,).
+def read_notes(payload: Bytes) -> Floats:
+    """The notes of a payload that `read_header` takes, float32 (notes,)."""
+    header = read_header(payload)
+    return payload[HEADER.size : header.sections[0]].copy().view("<f4").astype(np.float32)
 
-    Every bit is accounted for: what `pack` would not write is refused. Raises PayloadError.
+
+def read_scales(header: Header, payload: Bytes) -> Floats:
+    """The scales of a payload with this header, float32 (scales,)."""
+    at_scales, at_high, _, _ = header.sections
+    return payload[at_scales:at_high].copy().view("<f4").astype(np.float32)
+
+
+def packed_fields(header: Header, payload: Bytes) -> Bytes:
+    """The fields of a payload with this header, without what fills them up to whole words."""
+    at = header.sections[2]
+    return payload[at : at + bits.packed_bytes(header.fields * header.field_bits, 1)]
+
+
+def check_table(header: Header, payload: Bytes) -> tuple[Floats, Floats, int]:
+    """Levels, scales and bucket of a payload of all entries in bucketed codes. Raises PayloadError where it
+    is damaged."""
+    quantizer = header.quantizer
+    assert isinstance(quantizer, Bucketed)
+    with _named(header):
+        _check_rest(header, payload)
+        return quantizer.table(read_scales(header, payload), header.k)
+
+
+def check_powers(header: Header, payload: Bytes, passes: Passes) -> Floats:
+    """The values of a payload of all entries in powers of two. Raises PayloadError where it is damaged."""
+    values = np.zeros(header.n, np.float32)
+    with _named(header):
+        _check_rest(header, payload)
+        passes.add_powers(packed_fields(header, payload), 1.0, values)
+        if not np.isfinite(values).all():
+            raise ValueError("a value is not finite")
+    return values
+
+
+def _check_rest(header: Header, payload: Bytes) -> None:
+    """ValueError where bits behind the last field are set, or a note is not finite."""
+    used = header.fields * header.field_bits
+    rest = payload[header.sections[2] + used // 8 :]
+    if rest.size and (rest[0] >> used % 8 or rest[1:].any()):
+        raise ValueError("unused bits are set")
+    if not np.isfinite(read_notes(payload)).all():
+        raise ValueError("a note is not finite")
+
+
+@contextlib.contextmanager
+def _named(header: Header) -> Iterator[None]:
+    """Errors in this payload as PayloadError."""
+    try:
+        yield
+    except ValueError as error:
+        raise PayloadError(f"a damaged payload of {header.k} of {header.n} entries: {error}") from error
+
+
+def unpack(payload: Bytes, factor: float = 1.0) -> tuple[Header, Indices, Floats]:
+    """Read a payload: its header, the ascending positions (m,) and the values (m,), times `factor`.
+
+    Every bit is accounted for: what `pack` would not write is refused. Raises PayloadError. Factors of outer
+    products are values at the positions 0, 1, ...
     """
     header = check_whole(payload)
-    at_scales, at_high, at_fields, _ = header.sections
-    fields = bits.unpack(payload[at_fields:], header.field_bits, header.k)
-    scales = payload[at_scales:at_high].copy().view("<f4").astype(np.float32)
+    _, at_high, at_fields, _ = header.sections
+    fields = bits.unpack(payload[at_fields:], header.field_bits, header.fields)
+    scales = read_scales(header, payload)
     codes = fields >> np.uint64(header.low_bits)
     try:
-        if header.index_kind == ALL:
-            indices = np.arange(header.n)
+        if header.index_kind != ELIAS_FANO:
+            indices = np.arange(header.fields)
         else:
             high_bytes = bits.packed_bytes(header.high_bits, 1)
             high = elias_fano.unpack_high(payload[at_high : at_high + high_bytes], header.n, header.k)
@@ -174,12 +219,22 @@ def unpack(payload: Bytes) -> tuple[Header, Indices, Floats]:
             if indices.size and (indices[-1] >= header.n or (np.diff(indices) <= 0).any()):
                 raise ValueError(f"positions do not ascend below {header.n}")
         codes = codes[: indices.size]
-        values = header.quantizer.dequantize(codes, scales)
-        if not np.array_equal(pack(header, indices, codes, scales), payload):
+        values = _values(header.quantizer, codes, scales, factor)
+        notes = read_notes(payload)
+        if not np.isfinite(notes).all():
+            raise ValueError("a note is not finite")
+        if not np.array_equal(pack(header, indices, codes, scales, notes), payload):
             raise ValueError("unused bits are set")
     except ValueError as error:
         raise PayloadError(f"a damaged payload of {header.k} of {header.n} entries: {error}") from error
     return header, indices, values
+
+
+def _values(quantizer: Quantizer, codes: np.ndarray, scales: Floats, factor: float) -> Floats:
+    if isinstance(quantizer, (Bucketed, PowerOfTwo)):
+        return quantizer.dequantize(codes, scales, factor)
+    values = quantizer.dequantize(codes, scales)
+    return values if factor == 1 else np.float32(factor) * values
 
 
 def split(buffer: Bytes) -> list[Bytes]:
@@ -198,19 +253,15 @@ def inspect(payload: Bytes | bytes) -> Summary:
         payload = np.frombuffer(payload, np.uint8)
     header, indices, _ = unpack(payload)
     index_bytes = bits.packed_bytes(header.high_bits + header.k * header.low_bits, 1)
+    kept = header.k if header.index_kind == OUTER else indices.size
     return Summary(
         header.method,
         header.n,
         header.k,
-        indices.size,
+        kept,
         header.quantizer.bits,
-        _HEADER.size,
+        header.sections[0],
         index_bytes,
-        payload.size - _HEADER.size - index_bytes,
+        payload.size - header.sections[0] - index_bytes,
         payload.size,
     )
-
-
-def _whole_words(bit_count: int) -> int:
-    """The bytes of the 4-byte words that hold `bit_count` bits."""
-    return -(-bit_count // 32) * 4

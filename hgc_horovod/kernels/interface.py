@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from ..core import check
 from ..core.bits import packed_bytes
 from ..core.block import Block, Entries
+from ..core.context import Context
+from ..core.feedback import Feedback
+from ..core.matrices import Rounds
 from ..core.method import Method
 from ..core.types import Bytes, Floats
 
@@ -50,6 +53,15 @@ class Sent(NamedTuple):
     before: Kept | None = None
 
 
+class Accumulated(NamedTuple):
+    """A step that was taken up before anything of it is sent: float32 (n,), the residual itself where the
+    feedback rule keeps one; and as of `Sent`."""
+
+    total: Floats
+    multiplier: float
+    before: Kept | None = None
+
+
 class Kernels(Protocol):
     """The inner loops of a codec. All implementations give the same bytes and the same state."""
 
@@ -67,10 +79,12 @@ class Kernels(Protocol):
         world_size: int,
         factor: float = 1.0,
         out: Bytes | None = None,
+        context: Context | None = None,
     ) -> Sent | None:
         """One step: `state` takes factor · gradient up, and k of its entries leave in the payload.
 
-        The payload is `out`, contiguous uint8 (bytes,), where that is given and of its size.
+        The payload is `out`, contiguous uint8 (bytes,), where that is given and of its size. The parts of the
+        hybrid method need no `context`.
 
         None where a value would not be finite. The step is then taken back: what it added to an entry is
         subtracted again, so that the state is as it was to float32 rounding, and entries that would not be
@@ -79,8 +93,42 @@ class Kernels(Protocol):
         first, and comes back as it was.
         """
 
-    def decode_sum(self, payloads: Bytes | Block, count: int, out: Entries, factor: float) -> None:
-        """Write Σ factor · value over `count` payloads in order to `out`, float32, float16 or bfloat16 (n,).
+    def accumulate(
+        self,
+        feedback: Feedback,
+        state: State,
+        gradient: Entries,
+        decay: Decay | None,
+        world_size: int,
+        factor: float = 1.0,
+    ) -> Accumulated | None:
+        """The first half of `encode`, for what chooses entries by itself. None as there, with the step taken
+        back."""
+
+    def rounds(
+        self,
+        method: Method,
+        k: int,
+        state: State,
+        gradient: Entries,
+        decay: Decay | None,
+        world_size: int,
+        factor: float,
+        context: Context,
+    ) -> Rounds | None:
+        """One step of a method that averages vectors over the ranks: see `core.matrices`. None where a value
+        would not be finite. The state is as it was before until the last mean has been sent in."""
+
+    def take_back(
+        self, method: Method, state: State, sent: Sent, gradient: Entries, decay: Decay | None
+    ) -> None:
+        """Bring back the state of before the step that `sent` came of, to float32 rounding."""
+
+    def decode_sum(
+        self, payloads: Bytes | Block, count: int, out: Entries, factor: float, vote: bool = False
+    ) -> None:
+        """Write Σ factor · value over `count` payloads in order to `out`, float32, float16 or bfloat16 (n,);
+        with `vote` its sign times factor · count.
 
         The payloads stand one behind the other. PayloadError, before anything is written, where one is
         damaged or of another size than n, or their number is another.

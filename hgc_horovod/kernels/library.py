@@ -9,7 +9,7 @@ from ctypes import c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_vo
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
-VERSION = 3  # HGC_VERSION of csrc/hgc.h
+VERSION = 4  # HGC_VERSION of csrc/hgc.h
 OK, NON_FINITE, DAMAGED, NO_MEMORY, DWARFED = range(5)
 
 
@@ -56,6 +56,44 @@ class Step(ctypes.Structure):
     )
 
 
+class Draw(ctypes.Structure):
+    """hgc_draw of csrc/hgc.h."""
+
+    _fields_ = (("key", c_uint32 * 2), ("step", c_uint32), ("stream", c_uint32), ("rank", c_uint32))
+
+
+_RUN = (c_int32, c_int32)  # path and threads
+_VALUES = (c_void_p, c_int64)  # and how many
+_BUCKETS = (c_void_p, c_int64)  # scales, and the entries of each
+_CALLS = {
+    "hgc_payload_bytes": (c_void_p,),
+    "hgc_encode": (c_void_p, c_void_p, c_void_p),
+    "hgc_encode_nothing": (c_void_p, c_void_p),
+    "hgc_undo": (c_void_p, c_int64, c_int64, c_void_p),
+    "hgc_decode_sum": (c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p, c_int32, *_RUN),
+    "hgc_accumulate": (c_void_p, c_int64, c_void_p),
+    "hgc_pack_codes": (*_VALUES, c_int32, c_void_p, c_int32),
+    "hgc_add_codes": (*_VALUES, c_int32, c_void_p, *_BUCKETS, c_void_p, *_RUN),
+    "hgc_pack_powers": (*_VALUES, c_void_p, c_int32),
+    "hgc_add_powers": (*_VALUES, c_float, c_void_p, *_RUN),
+    "hgc_add_outer": (c_void_p, c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p, *_RUN),
+    "hgc_draw_words": (c_void_p, c_int64, c_void_p, *_RUN),
+    "hgc_bucket_scales": (*_VALUES, c_int64, c_int32, c_void_p, *_RUN),
+    "hgc_deviation": (*_VALUES, c_void_p, *_RUN),
+    "hgc_class_means": (*_VALUES, c_void_p, *_RUN),
+    "hgc_sum_below": (*_VALUES, c_float, c_void_p, c_void_p, *_RUN),
+    "hgc_moments": (*_VALUES, c_float, c_float, *[c_void_p] * 5, *_RUN),
+    "hgc_log_histograms": (*_VALUES, c_int64, c_int32, c_void_p, *_RUN),
+    "hgc_signs": (*_VALUES, c_void_p, *_RUN),
+    "hgc_round_levels": (*_VALUES, *_BUCKETS, c_int32, c_void_p, c_void_p, *_RUN),
+    "hgc_nearest_levels": (*_VALUES, *_BUCKETS, c_void_p, c_int32, c_void_p, *_RUN),
+    "hgc_round_powers": (*_VALUES, c_void_p, c_void_p, *_RUN),
+    "hgc_mark_at_least": (*_VALUES, *_BUCKETS, c_void_p, c_void_p, *_RUN),
+    "hgc_mark_lucky": (*_VALUES, c_float, c_void_p, c_void_p, c_void_p, *_RUN),
+    "hgc_positions": (*_VALUES, c_void_p, c_void_p, c_int32),
+}
+
+
 def find() -> Path | None:
     """The library that `setup.py` built beside this file, if it did; HGC_LIBRARY names another build."""
     other = os.environ.get("HGC_LIBRARY")
@@ -86,16 +124,7 @@ def load() -> ctypes.CDLL:
         )
     library.hgc_paths.restype = c_char_p
     library.hgc_payload_bytes.restype = c_int64
-    library.hgc_payload_bytes.argtypes = (c_void_p,)
-    library.hgc_encode.argtypes = (c_void_p, c_void_p, c_void_p)
-    library.hgc_encode_nothing.argtypes = (c_void_p, c_void_p)
     library.hgc_encode_nothing.restype = None
-    library.hgc_undo.argtypes = (c_void_p, c_int64, c_int64, c_void_p)
-    library.hgc_decode_sum.argtypes = (
-        *(c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p, c_int32, c_int32, c_int32),
-    )
-    library.hgc_pack_codes.argtypes = (c_void_p, c_int64, c_int32, c_void_p, c_int32)
-    library.hgc_add_codes.argtypes = (
-        *(c_void_p, c_int64, c_int32, c_void_p, c_void_p, c_int64, c_void_p, c_int32, c_int32),
-    )
+    for name, arguments in _CALLS.items():
+        getattr(library, name).argtypes = arguments
     return library

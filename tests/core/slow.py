@@ -1,6 +1,7 @@
 """The format of docs/wire-format.md once more, written from that page alone.
 
-Python integers, fractions and floats, no NumPy, nothing of the package: slow, plain and independent.
+Python integers, fractions and floats, no NumPy, nothing of the package: slow, plain and independent. Value
+kinds from 4 on are in `slow_dense`.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
+from . import slow_dense
+from .slow_numbers import abs_sum, bits_float, float32, float_bits
+
 BFLOAT16_INF = 0x7F80
+METHODS = 23
+BITS = {0: [32], 1: [16], 2: [1], 3: range(2, 9), **slow_dense.BITS}
 
 
 class Parts(NamedTuple):
-    """What a payload says. `scales` are float32 bit patterns, so that nothing is lost on the way."""
+    """What a payload says. `scales` and `notes` are float32 bit patterns, so that nothing is lost on the way.
+    With index kind outer, positions are the numbers of the fields."""
 
     method: int
     value_kind: int
@@ -25,19 +32,7 @@ class Parts(NamedTuple):
     scales: tuple[int, ...]
     positions: tuple[int, ...]
     codes: tuple[int, ...]
-
-
-def float_bits(value: float) -> int:
-    """The bit pattern of the float32 nearest to a value."""
-    return struct.unpack("<I", struct.pack("<f", value))[0]
-
-
-def bits_float(pattern: int) -> float:
-    return struct.unpack("<f", struct.pack("<I", pattern))[0]
-
-
-def float32(value: float) -> float:
-    return bits_float(float_bits(value))
+    notes: tuple[int, ...] = ()
 
 
 def pack_fields(values: list[int], width: int) -> bytes:
@@ -73,54 +68,83 @@ def words(data: bytes) -> bytes:
 
 
 def index_kind(parts: Parts) -> int:
-    return 0 if parts.k == parts.n and parts.value_kind < 2 else 1
+    if parts.value_kind == slow_dense.FACTORS:
+        return 2
+    return 0 if parts.k == parts.n and parts.value_kind not in (2, 3) else 1
+
+
+def scale_count(value_kind: int, k: int, word: int) -> int:
+    """S, where the first scale word is this one."""
+    return max(0, value_kind - 1) if value_kind < 4 else slow_dense.scale_count(value_kind, k, word)
+
+
+def field_count(parts: Parts) -> int:
+    """F, which the scales tell with index kind outer."""
+    return parts.k * (parts.scales[0] + parts.n // parts.scales[0]) if index_kind(parts) == 2 else parts.k
 
 
 def build(parts: Parts) -> bytes:
     """The payload of these parts."""
-    elias_fano = index_kind(parts)
+    elias_fano = index_kind(parts) == 1
     low = low_bits(parts.n, parts.k) if elias_fano else 0
     high_length = high_bits(parts.n, parts.k) if elias_fano else 0
     vector = high_vector(list(parts.positions), parts.n, parts.k) if elias_fano else 0
     fields = [p % (1 << low) + (c << low) for p, c in zip(parts.positions, parts.codes, strict=True)]
-    fields += [0] * (parts.k - len(fields))
-    header = b"HGC" + bytes([1, parts.method, elias_fano, parts.value_kind, parts.bits])
-    header += struct.pack(f"<{2 + len(parts.scales)}I", parts.n, parts.k, *parts.scales)
+    fields += [0] * (field_count(parts) - len(fields))
+    kinds = index_kind(parts) + 16 * len(parts.notes)
+    header = b"HGC" + bytes([1, parts.method, kinds, parts.value_kind, parts.bits])
+    words_behind = (*parts.notes, *parts.scales)
+    header += struct.pack(f"<{2 + len(words_behind)}I", parts.n, parts.k, *words_behind)
     high = vector.to_bytes((high_length + 7) // 8, "little")
     return header + words(high) + words(pack_fields(fields, low + parts.bits))
 
 
 def parse(data: bytes) -> Parts:
     """The parts of a payload; ValueError where a decoder refuses it."""
-    refuse(len(data) < 16 or data[:4] != b"HGC\x01" or data[4] > 1, "no header of this version")
-    method, kind, value_kind, bits = data[4:8]
+    refuse(len(data) < 16 or data[:4] != b"HGC\x01" or data[4] >= METHODS, "no header of this version")
+    method, kinds, value_kind, bits = data[4:8]
     n, k = struct.unpack("<II", data[8:16])
-    refuse(bits not in {0: [32], 1: [16], 2: [1], 3: range(2, 9)}.get(value_kind, []), "value kind")
+    refuse(bits not in BITS.get(value_kind, []), "value kind")
     refuse(n > 2**31 - 1 or k > n or (n > 0) != (k > 0), "n and k")
-    scale_count = max(0, value_kind - 1)
-    empty = Parts(method, value_kind, bits, n, k, (), (), ())
-    refuse(kind != index_kind(empty), "index kind")
-    low, high_length = (low_bits(n, k), high_bits(n, k)) if kind else (0, 0)
-    sizes = [16, 4 * scale_count, 4 * math.ceil(high_length / 32), 4 * math.ceil(k * (low + bits) / 32)]
+    kind, note_count = kinds % 16, kinds // 16
+    notes, (word, *_) = uint32s(data, 16, note_count), uint32s(data, 16 + 4 * note_count, 1)
+    # Of the scales, one is needed to know how many there are; a number there that is none is refused here.
+    refuse(value_kind == 9 and slow_dense.fault(9, [word], n, k, k) is not None, "rows")
+    parts = Parts(method, value_kind, bits, n, k, (word,), (), (), notes)
+    refuse(kind != index_kind(parts), "index kind")
+    low, high_length = (low_bits(n, k), high_bits(n, k)) if kind == 1 else (0, 0)
+    count, fields_bits = scale_count(value_kind, k, word), field_count(parts) * (low + bits)
+    sizes = [16 + 4 * note_count, 4 * count, 4 * math.ceil(high_length / 32), 4 * math.ceil(fields_bits / 32)]
     refuse(len(data) != sum(sizes), "length")
+    refuse(any(not math.isfinite(bits_float(note)) for note in notes), "notes")
     vector = int.from_bytes(data[sum(sizes[:2]) : sum(sizes[:3])], "little")
     ones = [j for j in range(vector.bit_length()) if vector >> j & 1]
-    used = len(ones) if kind else n
-    refuse(used > k, "more positions than slots")
+    used = len(ones) if kind == 1 else field_count(parts)
+    refuse(used > field_count(parts), "more positions than slots")
     fields = unpack_fields(data[sum(sizes[:3]) :], low + bits, used)
-    high = [j - i << low for i, j in enumerate(ones)] if kind else range(n)
+    high = [j - i << low for i, j in enumerate(ones)] if kind == 1 else range(used)
     positions = [h + f % (1 << low) for h, f in zip(high, fields, strict=True)]
-    refuse(any(p >= q for p, q in pairwise([*positions, n])), "positions do not ascend below n")
-    scales = struct.unpack(f"<{scale_count}I", data[16 : 16 + 4 * scale_count])
-    parts = empty._replace(scales=scales, positions=tuple(positions), codes=tuple(f >> low for f in fields))
-    bounds = [bits_float(s) for s in scales]
-    if used:
-        refuse(not all(0 < s < math.inf for s in bounds) or bounds != sorted(bounds), "scales")
-    else:
-        refuse(any(s != 0 for s in scales), "scales of nothing")
+    refuse(kind == 1 and any(p >= q for p, q in pairwise([*positions, n])), "positions do not ascend below n")
+    scales = uint32s(data, sizes[0], count)
+    parts = parts._replace(scales=scales, positions=tuple(positions), codes=tuple(f >> low for f in fields))
+    wrong = slow_dense.fault(value_kind, scales, n, k, used) if value_kind > 3 else fault(scales, used)
+    refuse(wrong is not None, f"{wrong}")
     refuse(not all(math.isfinite(v) for v in values(parts)), "a value is not finite")
     refuse(build(parts) != data, "unused bits")
     return parts
+
+
+def uint32s(data: bytes, at: int, count: int) -> tuple[int, ...]:
+    """Words, zeros where the bytes have ended."""
+    return struct.unpack(f"<{count}I", data[at : at + 4 * count].ljust(4 * count, b"\0"))
+
+
+def fault(scales: tuple[int, ...], used: int) -> str | None:
+    """What is wrong with the scales of value kinds 0 to 3, if anything is."""
+    bounds = [bits_float(s) for s in scales]
+    if not used:
+        return "scales of nothing" if any(scales) else None
+    return None if all(0 < s < math.inf for s in bounds) and bounds == sorted(bounds) else "scales"
 
 
 def refuse(condition: bool, what: str) -> None:
@@ -134,6 +158,8 @@ def values(parts: Parts) -> list[float]:
         return [bits_float(c) for c in parts.codes]
     if parts.value_kind == 1:
         return [bits_float(c << 16) for c in parts.codes]
+    if parts.value_kind > 3:
+        return slow_dense.values(parts.value_kind, parts.bits, parts.codes, parts.scales)
     scales = [bits_float(s) for s in parts.scales]
     levels = scales if parts.value_kind == 2 else grid(*scales, parts.bits)[1::2] if parts.codes else []
     return [-levels[c >> 1] if c & 1 else levels[c >> 1] for c in parts.codes]
@@ -142,6 +168,8 @@ def values(parts: Parts) -> list[float]:
 def decode(data: bytes) -> list[float]:
     """The dense tensor of a payload."""
     parts = parse(data)
+    if index_kind(parts) == 2:
+        return slow_dense.outer(values(parts), parts.n, parts.k, parts.scales[0])
     dense = [0.0] * parts.n
     for position, value in zip(parts.positions, values(parts), strict=True):
         dense[position] = value
@@ -166,14 +194,6 @@ def bfloat16(value: float) -> int:
     below, above = abs(Fraction(value)) - Fraction(bits_float(down << 16)), top - abs(Fraction(value))
     nearest = up if above < below or (above == below and up % 2 == 0) else down
     return sign << 15 | min(nearest, BFLOAT16_INF - 1)
-
-
-def abs_sum(magnitudes: list[float]) -> float:
-    """The order-independent sum."""
-    exponent = math.frexp(max(magnitudes))[1]
-    shift = exponent - (62 - len(magnitudes).bit_length())
-    total = sum(round(Fraction(v) / Fraction(2) ** shift) for v in magnitudes)
-    return math.ldexp(float(total), shift)
 
 
 def quantize(kept: list[float], bits: int) -> tuple[list[int], list[float]]:

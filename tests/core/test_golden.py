@@ -14,6 +14,8 @@ from .make_golden import FOLDER, write
 from .samples import as_bytes, same_bits
 
 FIXTURES = sorted(FOLDER.glob("*.json"))
+# Linear algebra is not the same to the last bit on every machine, so of these the decoder alone is pinned.
+INEXACT = [FOLDER / "outer.json"]
 
 
 def read(path: Path) -> tuple[Method, int, list[tuple[np.ndarray, bytes, np.ndarray]]]:
@@ -29,19 +31,32 @@ def read(path: Path) -> tuple[Method, int, list[tuple[np.ndarray, bytes, np.ndar
     return Method.from_json(json.dumps(content["method"])), content["entries"], steps
 
 
-@pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
+def codec_of(path: Path) -> Codec:
+    method, n, _ = read(path)
+    return Codec(method, n, **json.loads(path.read_text()).get("codec", {}))
+
+
+@pytest.mark.parametrize("path", sorted({*FIXTURES} - {*INEXACT}), ids=lambda path: path.stem)
 def test_the_encoder_gives_the_very_bytes(path):
-    method, n, steps = read(path)
-    codec = Codec(method, n)
-    for gradient, payload, _ in steps:
+    codec = codec_of(path)
+    for gradient, payload, _ in read(path)[2]:
         assert codec.encode(gradient).tobytes() == payload
+        codec.decode_sum([as_bytes(payload)])  # which controllers learn from
+
+
+@pytest.mark.parametrize("path", INEXACT, ids=lambda path: path.stem)
+def test_the_encoder_comes_close_where_linear_algebra_decides(path):
+    codec = codec_of(path)
+    for gradient, payload, decoded in read(path)[2]:
+        own = codec.encode(gradient)
+        assert own[:20].tobytes() == payload[:20] and own.size == len(payload)
+        assert np.allclose(codec.decode_sum([own]), decoded, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_the_bytes_decode_to_the_very_values(path):
-    method, n, steps = read(path)
-    for _, payload, decoded in steps:
-        assert same_bits(Codec(method, n).decode_sum([as_bytes(payload)]), decoded)
+    for _, payload, decoded in read(path)[2]:
+        assert same_bits(codec_of(path).decode_sum([as_bytes(payload)]), decoded)
         assert np.array_equal(np.array(slow.decode(payload), np.float32), decoded)
 
 
@@ -59,8 +74,16 @@ def test_the_fixtures_cover_the_format():
             if parts.value_kind == 3 and kept[-1]:
                 lo, hi = map(slow.bits_float, parts.scales)
                 capped += hi == lo * 4.0**2 ** (parts.bits - 1)
-    assert {h.quantizer.bits for h in headers} == {1, 2, 3, 4, 5, 6, 7, 8, 16, 32}
-    assert {h.index_kind for h in headers} == {wire.ALL, wire.ELIAS_FANO}
+    assert {h.quantizer.bits for h in headers} == {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 32}
+    assert {h.index_kind for h in headers} == {wire.ALL, wire.ELIAS_FANO, wire.OUTER}
+    kinds = {(h.quantizer.wire_id, h.quantizer.bits, h.index_kind) for h in headers}
+    assert {(kind, bits) for kind, bits, _ in kinds} == {
+        (kind, b) for kind in slow.BITS for b in slow.BITS[kind]
+    }
+    assert all(
+        {(kind, 1), (kind, 0)} <= {(k, index) for k, _, index in kinds} for kind in (0, 1, *range(4, 9))
+    )
+    assert {h.notes for h in headers} == {0, 1, 2}
     assert {0, 1, 2} <= {h.n for h in headers}
     assert any(h.k == h.n > 2 and h.index_kind == wire.ELIAS_FANO for h in headers)
     assert any(0 < m < h.k for h, m in zip(headers, kept, strict=True))

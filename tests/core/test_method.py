@@ -195,3 +195,25 @@ def test_parts_compose_to_a_custom_method():
     assert method.name == "custom"
     assert Method.from_json(method.to_json()) == method
     assert not method.is_dense((64, 64))
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (methods.hgc(0.001, 2), "hgc(density=0.001, bits=2)"),
+        (methods.qsgd(), "qsgd(bits=4)"),
+        (methods.powersgd(2), "powersgd(rank=2)"),
+        (methods.memsgd(selection="random_k"), "memsgd(density=0.01)"),
+        (methods.atomo(), "atomo(atoms=3)"),
+        (methods.strom(0.5), "strom(tau=0.5, expected_density=0.01, bits=1)"),
+        (methods.adaqs(), "adaqs(start_bits=4, most_bits=8, decay=0.9)"),
+        (methods.budget(300), "budget(ratio=300, interval=100)"),
+    ],
+)
+def test_a_method_says_what_it_sends(method, text):
+    assert str(method) == text
+
+
+def test_sizes_of_rounds():
+    assert methods.powersgd(2).round_sizes((8, 4, 7, 9)) == (2 * 32, 2 * 63)
+    assert methods.memsgd(0.1, selection="random_k").round_sizes((40, 30)) == (120,)

@@ -1,12 +1,15 @@
 """The codec's state: what errors leave alone, and what `undo` restores."""
 
+import copy
+import pickle
 from itertools import product
 
 import numpy as np
 import pytest
 
-from hgc_horovod import Codec, NonFiniteError
+from hgc_horovod import Codec, NonFiniteError, methods
 from hgc_horovod.core import wire
+from hgc_horovod.core.context import Peers
 from hgc_horovod.kernels.reference import ReferenceKernels
 
 from .samples import FLAGS, LARGEST, MOMENTA, gaussian, hybrid, name, same_bits, snapshot
@@ -227,3 +230,16 @@ def test_a_state_that_was_set_from_outside_cannot_be_taken_back():
         setattr(codec, attribute, zeros)
         with pytest.raises(ValueError, match="no encoded step"):
             codec.undo(gradient)
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda codecs: pickle.loads(pickle.dumps(codecs))])
+def test_copies_of_codecs_hear_each_other_and_not_the_originals(duplicate):
+    method, peers = methods.oland_raj(least_bits=2, history=False), Peers()
+    originals = [Codec(method, 4000, name, peers=peers) for name in ("large", "small")]
+    copies = duplicate(originals)
+    few = 2.0**-4
+    for codecs, scales, bits in ((originals, (1.0, few), [8, 6]), (copies, (few, few), [8, 8])):
+        for codec, scale in zip(codecs, scales, strict=True):
+            codec.decode_sum([codec.encode(np.full(4000, scale, np.float32))])
+        assert all(codec.encode(np.ones(4000, np.float32)).size for codec in codecs)
+        assert [codec.bits for codec in codecs] == bits

@@ -7,19 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgc_horovod import Codec, PayloadError, inspect
+from hgc_horovod import Codec, PayloadError, inspect, methods
 from hgc_horovod.core import wire
 from hgc_horovod.core.quantize import for_bits
 
-from . import slow
-from .samples import BITS, as_bytes, hybrid, payload_parts, same_bits
+from . import slow, slow_dense
+from .samples import BITS, as_bytes, hybrid, patterns, payload_parts, quantizer_of, same_bits
+from .slow_numbers import key_of, philox, random_words
 
-PAGE = Path(__file__).parents[2] / "docs" / "wire-format.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE, SECOND_PAGE = DOCS / "wire-format.md", DOCS / "quantizers.md"
 
 
-def page_examples() -> list[bytes]:
-    """The bytes of the page's hex blocks; what follows two spaces on a line is commentary."""
-    blocks = re.findall(r"```hex\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+def page_examples(page: Path = PAGE) -> list[bytes]:
+    """The bytes of a page's hex blocks; what follows two spaces on a line is commentary."""
+    blocks = re.findall(r"```hex\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     return [bytes.fromhex("".join(line.split("  ")[0] for line in block.splitlines())) for block in blocks]
 
 
@@ -36,19 +38,43 @@ def test_the_examples_of_the_page(number, sent, decoded):
     assert slow.decode(example) == wanted.tolist()
 
 
-def test_the_page_has_no_other_examples():
-    assert len(page_examples()) == 2
+def test_the_pages_have_no_other_examples():
+    assert len(page_examples()) == 2 and len(page_examples(SECOND_PAGE)) == 1
+
+
+def test_the_example_of_the_second_page():
+    (example,), text = page_examples(SECOND_PAGE), SECOND_PAGE.read_text(encoding="utf-8")
+    gradient = [3.0, -1.0, 0.0, -2.5, 0.0, 0.0, 0.0, 0.0, -0.25, 0.5]
+    words = random_words(10, seed=7, name="fc.weight", step=0, rank=1)
+    codes, scales = slow_dense.quantize(slow_dense.UNIFORM, 3, gradient, words, bucket=4)
+    parts = slow.Parts(7, slow_dense.UNIFORM, 3, 10, 10, tuple(scales), tuple(range(10)), tuple(codes))
+    method = methods.qsgd(3, norm="max", bucket=4, min_elements=1, min_ndim=1)
+    codec = Codec(method, 10, "fc.weight", seed=7, rank=1)
+    assert codec.encode(np.array(gradient, np.float32)).tobytes() == example == slow.build(parts)
+    wanted = np.array([3, -1, 0, -2, 0, 0, 0, 0, -0.33333334, 0.5], np.float32)
+    assert np.array_equal(codec.decode_sum([as_bytes(example)]), wanted)
+    assert slow.decode(example) == wanted.tolist()
+    told = " ".join(text.split())
+    for numbers in (words, key_of(7, "fc.weight"), philox((0,) * 4, (0, 0))):
+        assert ", ".join(f"{number:08x}" for number in numbers) in told
+
+
+def test_the_page_names_the_methods():
+    told = " ".join(PAGE.read_text(encoding="utf-8").split())
+    names = [f"{number} {name}" for number, name in enumerate(wire.METHOD_NAMES)]
+    assert f"its own, {', '.join(names[1:])}." in told and len(names) == slow.METHODS
 
 
 @given(payload_parts())
 def test_any_parts_both_ways(parts):
     data = slow.build(parts)
     header, indices, values = wire.unpack(as_bytes(data))
-    assert header == wire.layout(parts.n, parts.k, for_bits(parts.bits), ("custom", "hgc")[parts.method])
+    method, notes = wire.METHOD_NAMES[parts.method], patterns(parts.notes)
+    assert header == wire.layout(parts.n, parts.k, quantizer_of(parts), method, notes.size)
     assert indices.tolist() == list(parts.positions)
     assert same_bits(values, np.array(slow.values(parts), np.float32))
-    scales = np.array(parts.scales, np.uint32).view(np.float32)
-    packed = wire.pack(header, indices, np.array(parts.codes, np.uint64), scales)
+    assert same_bits(wire.read_notes(as_bytes(data)), notes)
+    packed = wire.pack(header, indices, np.array(parts.codes, np.uint64), patterns(parts.scales), notes)
     assert packed.dtype == np.uint8 and packed.tobytes() == data
     assert slow.parse(data) == parts
 
@@ -108,13 +134,14 @@ def test_a_summary_accounts_for_every_byte(parts):
     data = slow.build(parts)
     summary = inspect(as_bytes(data))
     assert inspect(as_bytes(data).tobytes()) == summary
-    assert (summary.n, summary.k, summary.kept) == (parts.n, parts.k, len(parts.positions))
-    assert (summary.bits, summary.method) == (parts.bits, ("custom", "hgc")[parts.method])
+    kept = parts.k if parts.value_kind == slow_dense.FACTORS else len(parts.positions)
+    assert (summary.n, summary.k, summary.kept) == (parts.n, parts.k, kept)
+    assert (summary.bits, summary.method) == (parts.bits, wire.METHOD_NAMES[parts.method])
     assert summary.total_bytes == len(data)
     assert summary.header_bytes + summary.index_bytes + summary.value_bytes == len(data)
-    kind = slow.index_kind(parts)
-    low, high = (slow.low_bits(parts.n, parts.k), slow.high_bits(parts.n, parts.k)) if kind else (0, 0)
-    assert summary.header_bytes == 16
+    some = slow.index_kind(parts) == 1
+    low, high = (slow.low_bits(parts.n, parts.k), slow.high_bits(parts.n, parts.k)) if some else (0, 0)
+    assert summary.header_bytes == 16 + 4 * len(parts.notes)
     assert summary.index_bytes == (high + parts.k * low + 7) // 8
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from hgc_horovod import Codec, kernels
 from hgc_horovod.core.feedback import Feedback
+from hgc_horovod.core.select import Taking
 from hgc_horovod.kernels import State, library
 from hgc_horovod.kernels.native import NativeKernels
 from hgc_horovod.kernels.reference import ReferenceKernels
@@ -244,12 +245,12 @@ def test_a_codec_can_be_duplicated(chosen, duplicate):
     assert not np.shares_memory(codec.residual, other.residual)
 
 
-class First:
+class First(Taking):
     """A selector of a user's own: the first k nonzero entries."""
 
     kind, density = "first", 0.25
 
-    def select(self, values: np.ndarray, k: int) -> np.ndarray:
+    def select(self, values, k, context):
         return np.flatnonzero(values)[:k]
 
 

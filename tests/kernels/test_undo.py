@@ -10,7 +10,7 @@ import pytest
 from hgc_horovod import Codec
 from hgc_horovod.kernels import library
 from hgc_horovod.kernels.native import NativeKernels
-from hgc_horovod.kernels.reference import take_back
+from hgc_horovod.kernels.reference import ReferenceKernels
 from tests.core.samples import BITS, gaussian, hybrid
 
 from .pairs import DTYPES, PATHS, Recorder, as_dtype
@@ -56,7 +56,9 @@ def test_undo(n, rule):
                 codec.encode(gradient, factor=0.75)
                 sents.append(recorder.sent)
         native, reference = codecs
-        take_back(method.feedback, reference._state, sents[1]._replace(before=None), gradients[-1], None)
+        ReferenceKernels().take_back(
+            method, reference._state, sents[1]._replace(before=None), gradients[-1], None
+        )
         sent = sents[0]
         payload, masked = sent.payload, np.ascontiguousarray(sent.masked_momentum)
         step = step_of(native, gradients[-1], sent.multiplier, masked, path)

@@ -1,17 +1,17 @@
-"""The named methods, each a composition of the parts in this package."""
+"""The hybrid method, and no compression."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 
-from . import check
-from .dense import DenseRule
-from .feedback import Feedback
-from .method import Method
-from .quantize import for_bits
-from .schedule import Warmup
-from .select import TopK
+from .. import check
+from ..dense import DenseRule
+from ..feedback import Feedback
+from ..method import Method
+from ..quantize import for_bits
+from ..schedule import Warmup
+from ..select import TopK
 
 
 def hgc(
@@ -62,21 +62,7 @@ def hgc(
     A reconstruction from its abstract, which joins sparsification and quantization: the full text was not
     available, and the grid, the momentum correction without masking and the warm-up are this package's.
     """
-    check.whole("warmup_steps", warmup_steps, 0)
-    if warmup is not None and (isinstance(warmup, str) or not isinstance(warmup, Sequence)):
-        raise ValueError(f"warmup must be a list of densities; got {warmup!r}")
-    stages = check.whole("warmup_stages", warmup_stages, 1) if warmup is None else len(warmup)
-    if warmup is not None and (not stages or warmup_steps < stages):
-        raise ValueError(
-            f"warmup lists the densities of {stages} stages, so warmup_steps must be at least "
-            f"{max(stages, 1)} and the list not empty; got warmup_steps={warmup_steps}"
-        )
-    schedule = Warmup(
-        dense_steps=dense_steps,
-        stage_steps=-(-warmup_steps // stages),
-        stages=stages if warmup_steps else 0,
-        densities=None if warmup is None else tuple(warmup),
-    )
+    schedule = staged(warmup_steps, warmup_stages, warmup, dense_steps)
     return Method(
         name="hgc",
         selector=TopK(density),
@@ -84,6 +70,25 @@ def hgc(
         feedback=Feedback(keep=feedback, momentum=momentum, nesterov=nesterov, masking=masking, clip=clip),
         schedule=schedule,
         dense=DenseRule(min_elements=min_elements, min_ndim=min_ndim, inflate=inflate, fp16=dense_fp16),
+    )
+
+
+def staged(steps: int, stages: int, densities: Sequence[float] | None, dense_steps: int) -> Warmup:
+    """The schedule of these arguments of `hgc`; ValueError where they are wrong."""
+    check.whole("warmup_steps", steps, 0)
+    if densities is not None and (isinstance(densities, str) or not isinstance(densities, Sequence)):
+        raise ValueError(f"warmup must be a list of densities; got {densities!r}")
+    stages = check.whole("warmup_stages", stages, 1) if densities is None else len(densities)
+    if densities is not None and (not stages or steps < stages):
+        raise ValueError(
+            f"warmup lists the densities of {stages} stages, so warmup_steps must be at least "
+            f"{max(stages, 1)} and the list not empty; got warmup_steps={steps}"
+        )
+    return Warmup(
+        dense_steps=dense_steps,
+        stage_steps=-(-steps // stages),
+        stages=stages if steps else 0,
+        densities=None if densities is None else tuple(densities),
     )
 
 

@@ -1,0 +1,1 @@
+"""The methods are what the literature says they are, on any kernels."""
