@@ -11,7 +11,6 @@ from typing import Any
 import horovod.torch as hvd
 import torch
 
-from .agreement import PATIENCE
 from .compressor import Compressor
 from .joining import compressors
 from .momentum import MovedTerms
@@ -65,7 +64,7 @@ def _announcing(compressor: Compressor, reduce: Function) -> Function:
 
 def _break_off(optimizer: Any, _: Any) -> None:
     """Horovod drops what is in flight where a checkpoint is loaded in the middle of a step."""
-    optimizer._compression._payloads.check_arrived(PATIENCE)
+    optimizer._compression._check_arrived()
     optimizer._compression._abandon()
     optimizer._compression._step.begun = False
 

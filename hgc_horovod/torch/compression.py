@@ -56,12 +56,13 @@ class Compression:
         """A compressor that sends gradients as `method` says, for one DistributedOptimizer.
 
         Args:
-            method: what is sent, for example `hgc_horovod.methods.hgc(density=0.01, bits=4)`.
+            method: what is sent, for example `hgc_horovod.methods.hgc(density=0.01, bits=4)` or `powersgd()`.
             named_parameters: what `hvd.DistributedOptimizer` gets as well: `model.named_parameters()`, anew.
                 All ranks must give the same names.
             momentum_from: a `torch.optim.SGD` not yet wrapped. Its momentum, Nesterov flag and weight decay
                 are moved into the compressor, group by group, and zeroed in the optimizer. Values that are
-                written there later (by a scheduler, a checkpoint, by hand) are moved as well.
+                written there later (by a scheduler, a checkpoint, by hand) are moved as well. Nothing is
+                moved, with a warning, where no method keeps what it does not send (qsgd, terngrad, …).
             optimizer: the optimizer that will be wrapped, where `method` states a momentum itself; it is
                 checked to have none left (as the wrapped one is again before it steps).
             policy: other methods for some parameters, as pairs of a name pattern ("*.bias") or a function of
@@ -83,8 +84,7 @@ class Compression:
             raise ValueError(f"optimizer must be a torch.optim.Optimizer; got {optimizer!r}")
         scale = LossScale(loss_scale)
         parameters = Parameters(named_parameters, method, policy)
-        registered = [slot.parameter for slot in parameters.slots]
-        terms = terms_for(method, momentum_from, optimizer, registered, _reduces(process_set))
+        terms = terms_for(method, momentum_from, optimizer, parameters.slots, _reduces(process_set))
         if isinstance(terms, MovedTerms) and process_set.rank() == 0:
             log.warning("hgc_horovod: moved from the optimizer, per parameter group: %s", terms)
         return Compressor(

@@ -2,7 +2,8 @@
 
 Horovod calls `compress(gradient)` when a gradient is ready, allreduces the tensor that comes back, and calls
 `decompress(reduced, context)`. Bytes cannot be summed, so the payload travels by an allgather of our own,
-whose handle is in the context, and Horovod's allreduce gets two numbers that tell its scale (`control`).
+whose handle is in the context, and Horovod's allreduce gets two numbers that tell its scale (`control`). Some
+methods average vectors instead, by allreduces of our own (`rounds`).
 `compress` starts asynchronous operations only, because ranks may reach it in different orders, and waits for
 other ranks just once and not for ever, to compare settings with them. When the first gradient of a step comes
 back, all are on their way on every rank, and the ranks agree whether the step counts (`agreement`) before
@@ -17,17 +18,21 @@ from pathlib import Path
 from typing import Any
 
 import horovod.torch as hvd
+import numpy as np
 import torch
 
 from .. import kernels
+from ..core.context import Peers
 from ..core.method import Method
 from ..report import Report, Traffic
 from . import agreement, control, discarding, files, joining, state, tensors
-from .flight import Compressed, Context, Dense, Reduced, apply_terms
+from .codecs import Codecs
+from .dense import DenseExchange
+from .exchange import Exchange
+from .flight import Compressed, Context, Dense, Reduced
 from .loss_scale import LossScale
 from .momentum import FixedTerms, MovedTerms, Terms
 from .parameters import Parameters
-from .payloads import Payloads
 from .step import Step
 
 
@@ -55,6 +60,7 @@ class Compressor:
         self._loss_scale = loss_scale
         self._prefix = prefix
         self._kernels = kernels.get(threads=torch.get_num_threads())
+        self._peers = Peers()
         self._passed = Traffic("(not registered)")
         self._agreed = Traffic("(agreement)")
         self._connect()
@@ -62,9 +68,9 @@ class Compressor:
     def _connect(self) -> None:
         """Make what belongs to this process and its Horovod, which a copy has anew."""
         self._step = Step(self._prefix, self.process_set, self._loss_scale)
-        self._payloads = Payloads(
-            self._step, self._terms, self._prefix, self.process_set, self.seed, self._kernels
-        )
+        codecs = Codecs(self._step, self.seed, self._kernels, self._peers)
+        which = self._step, self._terms, self._prefix, self.process_set
+        self._exchange, self._dense = Exchange(codecs, *which), DenseExchange(self._passed, *which)
         joining.compressors.add(self)
         self.optimizer: Callable[[], Any] = _nobody  # that Horovod has made with this compressor
 
@@ -109,16 +115,13 @@ class Compressor:
             self._check_stranger(gradient)
             return tensors.to_wire(gradient, self._method.dense.fp16), Dense(None, gradient)
         if not step.begun or slot.in_flight:  # in flight: the step before was broken off
-            self._payloads.check_arrived(agreement.PATIENCE)
+            self._check_arrived()
             self._abandon()
             step.begin(lambda: state.settings(self))
         slot.in_flight = True
         if slot.is_dense(gradient):
-            wire = tensors.to_wire(gradient, slot.method.dense.fp16)
-            step.agreement.watch(wire)
-            self._payloads.hand_over(slot)
-            return wire, Dense(slot, gradient)
-        return self._payloads.start(slot, gradient)
+            return self._dense.start(slot, gradient)
+        return self._exchange.start(slot, gradient)
 
     def decompress(self, reduced: torch.Tensor, context: Context) -> torch.Tensor:
         """The reduced gradient, in the memory, shape, strides and dtype of the one that was compressed."""
@@ -128,19 +131,20 @@ class Compressor:
         if isinstance(context, Reduced):
             return context.gradient
         if isinstance(context, Dense) and context.slot is None:
-            return self._finish_dense(reduced, context)
+            return self._dense.finish(reduced, context)
         if isinstance(context, Compressed):  # first of all: in another process set, waiting would hang
             scale = control.scale_of(reduced, self._step.world)
         if not self._step.concluded:
-            self._payloads.check_untouched()
+            self._exchange.check_untouched()
             self._step.conclude()
+            self._exchange.go_on()
             self._agreed.count(0, agreement.BYTES)
         assert context.slot is not None
         context.slot.in_flight = False
         context.slot.remember_reduced()
         if isinstance(context, Dense):
-            return self._finish_dense(reduced, context)
-        return self._payloads.finish(scale, context)
+            return self._dense.finish(reduced, context)
+        return self._exchange.finish(scale, context)
 
     def discard(self, optimizer: Any) -> None:
         """Drop what was accumulated since the last step, in place of `optimizer.step()`, on all ranks.
@@ -149,6 +153,17 @@ class Compressor:
         `optimizer` is Horovod's, not synchronized yet, or failed to on all ranks.
         """
         discarding.discard(self, optimizer)
+
+    def report_loss(self, value: float | torch.Tensor) -> None:
+        """Tell methods that steer by the loss (`methods.mqgrad`) what it is, before its backward pass.
+
+        `value` is this rank's, a number or a tensor of one entry; the mean over the ranks counts, and what is
+        not finite counts as none. A tensor on a device is waited for. ValueError where it is neither.
+        """
+        loss = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
+        if isinstance(loss, bool) or not isinstance(loss, (int, float, np.integer, np.floating)):
+            raise ValueError(f"value must be a number or a tensor of one entry; got {value!r:.80}")
+        self._peers.loss = float(loss)
 
     def report(self) -> Report:
         """Bytes, ratios and times per tensor and in total, as this rank has seen them so far."""
@@ -189,34 +204,22 @@ class Compressor:
         sent = [slot for slot in slots if not slot.method.is_dense(slot.parameter.shape)]
         entries = sum(slot.parameter.numel() for slot in sent)
         total = sum(slot.parameter.numel() for slot in slots)
-        return (
-            f"Compression.{self._method.name}(density={self._method.selector.density:g}, "
-            f"bits={self._method.quantizer.bits}): {len(sent)} of {len(slots)} tensors, "
-            f"{entries:,} of {total:,} entries"
-        )
-
-    def _finish_dense(self, reduced: torch.Tensor, context: Dense) -> torch.Tensor:
-        slot, gradient = context.slot, context.gradient
-        traffic = self._passed if slot is None else slot.traffic
-        traffic.count(gradient.numel(), reduced.nbytes)
-        result = reduced if reduced is gradient else tensors.writable(gradient).copy_(reduced)
-        if slot is None:
-            return result
-        left = self._payloads.take_over(slot, result)
-        if not self._step.counts:
-            return result
-        slot.step += 1
-        apply_terms(slot, result, self._terms.of(slot.parameter), self._step.loss_scale)
-        return result if left is None else result.add_(left)
+        tensors_sent = f"{len(sent)} of {len(slots)} tensors"
+        return f"Compression.{self._method}: {tensors_sent}, {entries:,} of {total:,} entries"
 
     def _reset(self) -> None:
         """Begin anew with Horovod: what was in flight is taken back, settings are compared again."""
         self._abandon()
         self._step.restart()
 
+    def _check_arrived(self) -> None:
+        """Wait with patience for what is in flight; see `Exchange.check_arrived`."""
+        self._exchange.check_arrived(self._dense.handing.values(), agreement.PATIENCE)
+
     def _abandon(self) -> None:
         """Give up what is in flight, where Horovod never came back for what it was given."""
-        self._payloads.abandon()
+        self._dense.abandon()
+        self._exchange.abandon()
         for slot in self._parameters.slots:
             slot.in_flight = False
 
@@ -228,9 +231,9 @@ class Compressor:
             )
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._payloads.flying:
+        if self._exchange.flying:
             raise ValueError("a compressor cannot be copied in the middle of a step")
-        bound = ("_step", "_payloads", "optimizer")
+        bound = ("_step", "_exchange", "_dense", "optimizer")
         kept = {key: value for key, value in self.__dict__.items() if key not in bound}
         return {**kept, "op_scale": self._step.op_scale}
 

@@ -69,12 +69,14 @@ def register() -> None:
 
 def _common(state: State) -> State:
     """What all ranks must agree on. The momentum of a tensor that was only reduced densely is applied by each
-    rank for itself; that of a compressed one goes into the rank's own payloads, and is not sent around."""
+    rank for itself; that of a compressed one goes into the rank's own payloads, and is not sent around. What
+    methods remember has to be the same on all ranks, or may be."""
     tensors = {
         name: {
             "step": entry["step"],
             "compressed": entry["compressed"],
             "momentum": None if entry["compressed"] else entry["momentum"],
+            **{key: entry[key] for key in ("memory", "memory_of") if key in entry},
         }
         for name, entry in state["tensors"].items()
     }

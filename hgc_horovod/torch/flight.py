@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import logging
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import horovod.torch as hvd
 import torch
 
 from ..codec import Codec
@@ -11,6 +15,8 @@ from ..core.block import Block
 from . import tensors
 from .momentum import Terms, advance
 from .parameters import Slot
+
+log = logging.getLogger("hgc_horovod")
 
 
 class Dense(NamedTuple):
@@ -26,8 +32,8 @@ class Reduced(NamedTuple):
     gradient: torch.Tensor
 
 
-class Encoded(NamedTuple):
-    """What was encoded, as long as `entries` hold it: the gradient's `own` memory, or a copy."""
+class Taken(NamedTuple):
+    """What was taken up of a gradient, as long as `entries` hold it: its `own` memory, or a copy."""
 
     codec: Codec
     entries: Block
@@ -36,32 +42,49 @@ class Encoded(NamedTuple):
     weight_decay: float
 
 
-class Compressed(NamedTuple):
-    """A gradient whose payload is being gathered, and what was encoded, unless that failed."""
+@dataclass(eq=False)
+class Compressed(ABC):
+    """A gradient in whose place something else is on its way. `taken` is None unless it was taken up, and
+    `handle` is of what Horovod is working on."""
 
     slot: Slot
     gradient: torch.Tensor
-    encoded: Encoded | None
-    handle: int
+    taken: Taken | None = None
+    handle: int = -1
+
+    @abstractmethod
+    def encode(self, taken: Taken, factor: float) -> torch.Tensor:
+        """Take `factor` times the gradient up; returns what is to be sent first. NonFiniteError as the
+        codec's."""
+
+    @abstractmethod
+    def nothing(self, codec: Codec | None) -> torch.Tensor:
+        """What is sent in place of that where it cannot be made, without a codec where there is none."""
+
+    @abstractmethod
+    def send(self, tensor: torch.Tensor, prefix: str, process_set: Any) -> None:
+        """Have Horovod start with what is to be sent first."""
+
+    @abstractmethod
+    def take_back(self) -> None:
+        """Undo what `encode` did, if anything, before the gradient is written to."""
+
+    @abstractmethod
+    def finish(self, arrived: torch.Tensor, factor: float) -> torch.Tensor | None:
+        """The gradient, `factor` times the mean over the ranks, given what came of `handle`; None where that
+        is not finite, on all ranks alike, and what is kept is as before."""
 
     def written_to(self) -> bool:
-        """Whether what was encoded is no longer there. Views count their writes together, and are trusted."""
-        encoded = self.encoded
-        if encoded is None or not encoded.own:
+        """Whether what was taken up is there no longer. Views count writes together: they are trusted."""
+        taken = self.taken
+        if taken is None or not taken.own:
             return False
-        if self.gradient.data_ptr() != encoded.entries.address:
+        if self.gradient.data_ptr() != taken.entries.address:
             return True
-        return not self.gradient._is_view() and self.gradient._version != encoded.version
+        return not self.gradient._is_view() and self.gradient._version != taken.version
 
 
 Context = Dense | Compressed | Reduced | None  # None: a sparse gradient, which Horovod gathers itself
-
-
-def take_back(slot: Slot, encoded: Encoded | None) -> None:
-    """Undo the encoding, if there was one, before anything is written over what was encoded."""
-    if encoded is not None:
-        weight = weight_of(slot, encoded.weight_decay)
-        encoded.codec.undo(encoded.entries, weight, encoded.weight_decay)
 
 
 def weight_of(slot: Slot, weight_decay: float) -> Block | None:
@@ -84,3 +107,11 @@ def apply_terms(slot: Slot, result: torch.Tensor, terms: Terms, loss_scale: floa
     if terms.momentum:
         slot.momentum, update = advance(slot.momentum, update, terms)
     result.copy_(update.mul(loss_scale) if loss_scale != 1 else update)
+
+
+def drain(name: str, handle: int) -> None:
+    """Wait for what nobody needs any more."""
+    try:
+        hvd.synchronize(handle)
+    except Exception as error:
+        log.info("hgc_horovod: %s was not reduced: %s", name, error)

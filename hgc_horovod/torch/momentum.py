@@ -7,13 +7,15 @@ gradient. Weight decay belongs to the gradient that the velocity sums up, so it 
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from ..core.method import Method
+from .parameters import Slot
 
 # What stands in the optimizer where a value was moved: to SGD a zero, but not the zero that a user writes.
 MARK = -0.0
@@ -179,12 +181,14 @@ def terms_for(
     method: Method,
     momentum_from: torch.optim.Optimizer | None,
     optimizer: torch.optim.Optimizer | None,
-    registered: Iterable[torch.Tensor],
+    slots: Sequence[Slot],
     reduces: bool,
 ) -> FixedTerms | MovedTerms:
     """The terms that the arguments ask for; ValueError where they ask for two momenta.
 
-    Where Horovod does not reduce, nothing reaches the compressor, and the optimizer keeps its terms.
+    Where Horovod does not reduce, nothing reaches the compressor, and the optimizer keeps its terms. So it
+    does where no method keeps what it does not send: there is nothing for a momentum to correct then, and the
+    optimizer's own smooths the noise that compression adds.
     """
     momentum = method.feedback.momentum
     if momentum and momentum_from is not None:
@@ -193,13 +197,25 @@ def terms_for(
         )
     if momentum_from is not None:
         _check_movable(momentum_from)
-        _check_registered(momentum_from, registered)
-        if reduces:
+        _check_registered(momentum_from, [slot.parameter for slot in slots])
+        if left_to := _keep_nothing(slots):
+            warnings.warn(
+                f"momentum_from: {left_to} keeps nothing of what it does not send, so momentum and weight "
+                "decay stay in the optimizer, where they belong with such a method; leave momentum_from out",
+                stacklevel=4,
+            )
+        elif reduces:
             return MovedTerms(momentum_from)
     terms = FixedTerms(momentum, method.feedback.nesterov)
     if optimizer is not None:
         terms.before_step(optimizer)
     return terms
+
+
+def _keep_nothing(slots: Sequence[Slot]) -> str:
+    """The name of a method that compresses, where none of them keeps anything; else nothing."""
+    sent = [slot.method for slot in slots if slot.floating and not slot.method.is_dense(slot.parameter.shape)]
+    return "" if not sent or any(method.feedback.keep for method in sent) else sent[0].name
 
 
 def _check_movable(optimizer: torch.optim.Optimizer) -> None:

@@ -2,7 +2,8 @@
 
 Residuals and velocities belong to the rank that kept them. What the optimizer would get of them in the end is
 scale · mean over the ranks, with the scale of Horovod's op (1 for Average, W for Sum): that is what is kept
-where a run goes on with another number of ranks.
+where a run goes on with another number of ranks. What a method's parts remember beside (`Codec.memory`) has
+to be the same on all ranks, or may be any rank's: then it is the first one's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..codec import Codec
 from ..core import check
+from ..core.context import Memory
+from ..core.method import Method
 from . import tensors
 
 if TYPE_CHECKING:
@@ -141,7 +145,26 @@ def _of_slot(slot: Slot) -> State:
         "compressed": True,
         "residual": torch.from_numpy(codec.residual.copy()).view(shape),
         "momentum": None if codec.momentum is None else torch.from_numpy(codec.momentum.copy()).view(shape),
+        **_memory_of(slot, codec),
     }
+
+
+def _memory_of(slot: Slot, codec: Codec) -> State:
+    """What the method's parts keep, and whose it is."""
+    if not codec.memory:
+        return {}
+    memory = {key: torch.from_numpy(values.copy()) for key, values in codec.memory.items()}
+    return {"memory": memory, "memory_of": slot.method.to_json()}
+
+
+def _memory_for(slot: Slot, state: State) -> Memory:
+    """What the slot's method may take over of that: nothing of other parts."""
+    if not state.get("memory"):
+        return {}
+    kept_by = Method.from_json(state["memory_of"])
+    if (kept_by.selector, kept_by.controller) != (slot.method.selector, slot.method.controller):
+        return {}
+    return {key: values.numpy().copy() for key, values in state["memory"].items()}
 
 
 def _load_slot(compressor: Compressor, slot: Slot, state: State) -> None:
@@ -153,8 +176,10 @@ def _load_slot(compressor: Compressor, slot: Slot, state: State) -> None:
         slot.momentum = momentum.to(slot.parameter.device, wide, copy=True)
     if not state["compressed"]:
         return
-    codec = compressor._payloads.codec(slot, compressor._terms.of(slot.parameter))
+    codec = compressor._exchange.codecs.of(slot, compressor._terms.of(slot.parameter))
+    memory = _memory_for(slot, state)
     if residual is None:
+        codec.memory = memory
         return
     codec.load_state_dict(
         {
@@ -162,6 +187,7 @@ def _load_slot(compressor: Compressor, slot: Slot, state: State) -> None:
             "step": slot.step,
             "residual": _flat(residual),
             "momentum": None if momentum is None else _flat(momentum),
+            "memory": memory,
         }
     )
 

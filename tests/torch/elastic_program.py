@@ -136,7 +136,14 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def bits(entry: dict[str, Any]) -> dict[str, Any]:
-    return {key: value.numpy().tobytes() if torch.is_tensor(value) else value for key, value in entry.items()}
+    return {
+        key: value.numpy().tobytes()
+        if torch.is_tensor(value)
+        else bits(value)
+        if isinstance(value, dict)
+        else value
+        for key, value in entry.items()
+    }
 
 
 def main(*args: str) -> None:

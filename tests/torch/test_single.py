@@ -12,7 +12,7 @@ import torch
 import hgc_horovod.torch as hgc
 from hgc_horovod import Codec, kernels, methods
 from hgc_horovod.kernels.native import NativeKernels
-from hgc_horovod.torch import attach, tensors
+from hgc_horovod.torch import agreement, tensors
 
 from .ranks.harness import OPTIONS, Codecs, Given, backward, check, reduced, values, wrap
 from .ranks.misuse import WRONG
@@ -192,15 +192,13 @@ def test_a_world_that_has_grown(alone: None, monkeypatch: pytest.MonkeyPatch) ->
         numbers[1] /= world  # Average over the world
         assert compressor.decompress(numbers, context) is weight.grad
         assert weight.grad.isfinite().all() and weight.grad.count_nonzero()
-        assert np.array_equal(
-            context.encoded.codec.decode_sum([sent[-1].numpy()]), weight.grad.numpy().ravel()
-        )
+        assert np.array_equal(context.taken.codec.decode_sum([sent[-1].numpy()]), weight.grad.numpy().ravel())
 
 
 def test_a_step_that_others_never_finish(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that is loaded in mid-step does not wait for ever for what no other rank sends."""
     monkeypatch.setenv("HOROVOD_ELASTIC", "1")
-    monkeypatch.setattr(attach, "PATIENCE", 0.1)
+    monkeypatch.setattr(agreement, "PATIENCE", 0.1)
     model = Given()
     optimizer, compressor = wrap(model, OPTIONS)
     model.loss(0).backward()
@@ -210,4 +208,4 @@ def test_a_step_that_others_never_finish(alone: None, monkeypatch: pytest.Monkey
         with pytest.raises(RuntimeError, match="discard"):
             optimizer.load_state_dict(saved)
     optimizer.load_state_dict(saved)
-    assert not compressor._payloads.flying
+    assert not compressor._exchange.flying

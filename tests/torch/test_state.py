@@ -12,6 +12,7 @@ from horovod.torch import mpi_ops
 from horovod.torch.elastic.state import get_handler_registry
 
 import hgc_horovod.torch as hgc
+from hgc_horovod import Method, methods
 from hgc_horovod.torch import elastic
 
 from .elastic_program import same
@@ -38,18 +39,28 @@ def test_registered_once() -> None:
     assert sum(kind is hgc.Compressor for kind, _ in get_handler_registry()) == 1
 
 
-def test_restore(elastic_job: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "method",
+    [
+        methods.hgc(**OPTIONS, momentum=0.9),
+        methods.powersgd(momentum=0.9),
+        methods.adaqs(2, decay=0.3),
+        methods.gradient_dropping(0.05, threshold="model"),
+    ],
+    ids=str,
+)
+def test_restore(elastic_job: None, monkeypatch: pytest.MonkeyPatch, method: Method) -> None:
     """In the middle of a step, back to the commit before the last step: the same two steps again are the same
     to the bit, and nothing of the broken one is left at Horovod."""
-    handles, start = [], hvd.allgather_async
+    handles, start = [], hvd.allreduce_async if method.by_allreduce else hvd.allgather_async
 
     def recorded(*args: Any, **named: Any) -> int:
         handles.append(start(*args, **named))
         return handles[-1]
 
-    monkeypatch.setattr(hvd, "allgather_async", recorded)
+    monkeypatch.setattr(hvd, start.__name__, recorded)
     model = Given()
-    optimizer, compressor = wrap(model, {**OPTIONS, "momentum": 0.9})
+    optimizer, compressor = wrap(model, method)
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, compression=compressor)
     train(model, optimizer, range(3))
     state.save()
@@ -69,6 +80,16 @@ def test_restore(elastic_job: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(same(entry, after[name]) for name, entry in before.items())
     assert not any(same(entry, committed[name]) for name, entry in before.items())
     assert all(torch.equal(one, other) for one, other in zip(weights, others, strict=True))
+
+
+def test_memory_is_rank_0s() -> None:
+    """What a method's parts remember is the same on all ranks, also on a new one."""
+    first, own = (state_of(rank, compressed=(7, 1.0, 2.0)) for rank in range(2))
+    first["tensors"]["compressed"].update(memory={"q": torch.ones(3)}, memory_of="a method")
+    for memory in ({}, {"memory": {"q": torch.zeros(3)}, "memory_of": "a method"}):
+        own["tensors"]["compressed"].update(memory)
+        (merged,) = elastic._merged(own, elastic._common(first))["tensors"].values()
+        assert torch.equal(merged["memory"]["q"], torch.ones(3)) and merged["memory_of"] == "a method"
 
 
 def test_process_set(elastic_job: None) -> None:

@@ -20,6 +20,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs/training.md"
 RANKS = 2
 SETTING = "the setting"  # what stands above the first section, and is run before each
 MIXED, UNEVEN, FAILING = "Mixed precision", "Ranks with different numbers of batches", "When something fails"
+OTHERS = "Other methods"
 CHECKPOINTS, NO_CODE = "Checkpoints", {"Elastic jobs", "Determinism and limits"}
 
 
@@ -70,7 +71,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, st
 def test_the_page_is_read() -> None:
     """Every section has code but those that are known to have none."""
     assert SECTIONS.keys() - PROGRAMS == {SETTING, *NO_CODE}
-    assert {MIXED, UNEVEN, FAILING, CHECKPOINTS} <= set(PROGRAMS)
+    assert {MIXED, UNEVEN, FAILING, CHECKPOINTS, OTHERS} <= set(PROGRAMS)
 
 
 @pytest.mark.parametrize("title", PROGRAMS)
@@ -132,6 +133,8 @@ def check(title: str, names: dict[str, Any]) -> None:
         assert names["scaler"].get_scale() == 2.0**15, "the scale was not halved once"
     if title == UNEVEN:
         assert set(steps.values()) == {5 + hvd.size() - 1}, "a step for each of the longest rank's batches"
+    if title == OTHERS:
+        assert {name: runs[0] for name, runs in names["bits"].items() if runs} == dict.fromkeys(steps, (0, 4))
     if title == CHECKPOINTS:
         found = {path.name for path in names["folder"].iterdir()}
         assert found == {"model.pt", *(f"rank{rank}-of-{RANKS}.pt" for rank in range(RANKS))}

@@ -188,12 +188,15 @@ def case_going_on_after_a_failure(written: bool = False, **horovod: Any) -> None
 
 
 def case_payload_that_cannot_be_counted() -> None:
-    """Payloads of more bytes than Horovod's int counts are refused, not sent."""
-    model = Given()
-    optimizer, _ = wrap(model, OPTIONS)
+    """Payloads of more bytes than Horovod's int counts are refused, not sent, and what was kept stays."""
+    model, codecs = Given(), Codecs(OPTIONS)
+    optimizer, compressor = wrap(model, OPTIONS)
     with mock.patch.object(payloads, "_MOST_BYTES", 150 * hvd.size()):
         model.loss(0).backward()
-        raises(hgc.CompressionError, ["kernel", "density is too high"], optimizer.synchronize)
+        raises(hgc.CompressionError, ["kernel", "payloads", "count"], optimizer.synchronize)
+    compressor.discard(optimizer)
+    for step in reduced(optimizer, backward(model)):
+        check(model, codecs, step)
 
 
 def case_tensor_that_cannot_be_counted() -> None:

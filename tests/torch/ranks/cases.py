@@ -10,12 +10,14 @@ from types import ModuleType
 from tests.cases import collect
 
 from . import (
+    adapting,
     agreeing,
     checkpoints,
     copies,
     equivalence,
     gradients,
     hooks,
+    literature,
     loading,
     longrun,
     misuse,
@@ -23,6 +25,7 @@ from . import (
     options,
     policies,
     reporting,
+    rounds,
     scaling,
     sets,
     steps,
@@ -48,6 +51,9 @@ _MODULES: tuple[ModuleType, ...] = (
     misuse,
     surroundings,
     hooks,
+    literature,
+    rounds,
+    adapting,
     sets,
     training,
 )

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import hgc_horovod.torch as hgc
-from hgc_horovod import Codec, methods
+from hgc_horovod import Codec, Method, methods
 from tests import cases
 from tests.cases import raises as raises
 
@@ -117,13 +117,17 @@ class Codecs:
 
 def wrap(
     model: torch.nn.Module,
-    options: Mapping[str, Any],
+    options: Mapping[str, Any] | Method,
     sgd: Mapping[str, Any] | None = None,
     attach: Mapping[str, Any] | None = None,
     **horovod: Any,
 ) -> tuple[Any, hgc.Compressor]:
-    """Horovod's optimizer around an SGD of the model, and the compressor that it was given."""
-    compressor = hgc.Compression.hgc(model.named_parameters(), **options, **(attach or {}))
+    """Horovod's optimizer around an SGD of the model, and the compressor that it was given: of a method, or
+    of the hybrid one with these options."""
+    if isinstance(options, Method):
+        compressor = hgc.Compression.from_method(options, model.named_parameters(), **(attach or {}))
+    else:
+        compressor = hgc.Compression.hgc(model.named_parameters(), **options, **(attach or {}))
     optimizer = torch.optim.SGD(model.parameters(), **{"lr": 0.1, **(sgd or {})})
     return hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters(), compression=compressor, **horovod
