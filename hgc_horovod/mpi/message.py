@@ -1,4 +1,4 @@
-"""What travels with a tensor's values, so that one collective tells whether its step counts.
+"""What travels with a tensor's values, so that the same exchange tells whether its step counts.
 
 A *tag* says what a rank reduces: the tensor's number, the op, and whether it is of float64. Behind a payload
 stand eight bytes,
@@ -9,8 +9,8 @@ stand eight bytes,
 | 3     | zero                                        |
 | 4     | tag, unsigned, little-endian                |
 
-and behind the values of a dense tensor one float for each rank, in which all others write 0, so that the sums
-are each rank's own: tag + 1, or its negative where the rank failed.
+and behind the values of a vector that is summed one float for each rank, in which all others write 0, so that
+the sums are each rank's own: tag + 1, or its negative where the rank failed.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def write_trailer(message: Bytes, tag: int, status: Status) -> None:
     message[-TRAILER.itemsize :].view(TRAILER)[0] = (status, 0, tag)
 
 
-def read_trailers(gathered: Bytes) -> tuple[list[int], list[Status]]:
-    """The ranks' tags and statuses, of messages (ranks, bytes). Where nothing arrived the tag is -1."""
-    trailers = np.ascontiguousarray(gathered[:, -TRAILER.itemsize :]).view(TRAILER)[:, 0]
+def read_trailers(gathered: Sequence[Bytes]) -> tuple[list[int], list[Status]]:
+    """The ranks' tags and statuses, of their messages. Where nothing arrived the tag is -1."""
+    trailers = np.stack([one[-TRAILER.itemsize :] for one in gathered]).view(TRAILER)[:, 0]
     statuses = [Status(n) if n in tuple(Status) else Status.ABSENT for n in trailers["status"].tolist()]
     tags = zip(trailers["tag"].tolist(), statuses, strict=True)
     return [tag if status else -1 for tag, status in tags], statuses

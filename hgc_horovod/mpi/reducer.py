@@ -5,17 +5,22 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
 from .. import kernels
 from ..core import check
+from ..core.context import Peers
 from ..core.method import Method
 from ..core.types import Json
 from ..policy import Policy
 from ..report import Report
 from . import agreement, arrays, message, state, tensors
 from .arrays import Array
+from .averaging import Averaging
+from .exchanging import Exchanging
+from .flight import Order, Outbox
 from .requests import Gathering, Request, Summing
 from .tensors import Sizes, Tensor, World
 
@@ -71,7 +76,10 @@ class Reducer:
             own.Free()
             raise
         self._method, self._names = method, list(self._tensors)
-        self._world = World(own, own.Get_rank(), own.Get_size(), seed, self._kernels)
+        in_rounds = any(tensor.method.by_allreduce for tensor in self._tensors.values())
+        later = own.Dup() if in_rounds else MPI.Intracomm()
+        ranks = own.Get_rank(), own.Get_size()
+        self._world = World(own, later, *ranks, seed, self._kernels, Peers(), Order(), Outbox())
         self._closed = False
 
     @property
@@ -92,12 +100,12 @@ class Reducer:
             out: where to write the result, which may be `array` itself; by default a new array.
 
         Returns:
-            An array of the gradient's shape and dtype, the same on all ranks, bit for bit where the tensor
-            was compressed. NaN throughout where a rank's gradient held a NaN or an infinity: what is kept is
+            An array of the gradient's shape and dtype, the same on all ranks, bit for bit where payloads were
+            sent. NaN throughout where a rank's gradient held a NaN or an infinity: what is kept is
             then as it was before, to float32 rounding.
 
         What is sent dense is summed by MPI in float32, or in float64 if it is of that dtype. MPI knows no
-        half precision, so `dense_fp16` means float32 here.
+        half precision, so `dense_fp16` means float32 here. Methods that average vectors do so in float32.
 
         Raises:
             ValueError: an argument is wrong, which is raised at once and on this rank alone; or, on every
@@ -114,6 +122,9 @@ class Reducer:
         Several tensors may be in flight, and be waited for in any order, but all ranks start them in the same
         one. Until `wait` has returned, `array` must stay as it is. The first call for a tensor waits until
         all ranks make it, to see that they do.
+
+        `wait` returns once all ranks have started the tensor. Only for `methods.powersgd`, which takes two
+        rounds, they have to wait for it, too, or for a tensor that was started later.
         """
         tensor, summed = self._tensor(name), _is_sum(op)
         gradient = arrays.gradient(name, array, tensor.shape)
@@ -124,11 +135,28 @@ class Reducer:
             # Collectives of different sizes must not meet: MPI may end the process. Later steps are compared
             # by what travels with the values.
             tag = message.tag_of(tensor.number, summed, gradient.dtype)
+            self._world.order.begin_rounds(self._world.order.started)
             message.check_tags(self._names, tag, self._world.comm.allgather(tag))
             tensor.met = True
         wire = arrays.wire_dtype(gradient.dtype, tensor.method.dense.fp16)
-        kind = Summing if tensor.is_dense(wire.itemsize) else Gathering
+        kind: type[Request] = Gathering
+        if tensor.is_dense(wire.itemsize):
+            kind = Summing
+        elif tensor.method.by_allreduce:
+            kind = Averaging
+        elif tensor.method.varies:
+            kind = Exchanging
         return kind(self._world, self._names, tensor, gradient, result, summed)
+
+    def report_loss(self, value: float) -> None:
+        """Tell methods that steer by the loss (`methods.mqgrad`) what it was, before the step is reduced.
+
+        Each rank tells its own, and the mean over them counts; what is not finite counts as none.
+        ValueError where it is no number.
+        """
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            raise ValueError(f"value must be a number; got {value!r}")
+        self._world.peers.loss = float(value)
 
     def report(self) -> Report:
         """Bytes, ratios and times per tensor and in total, as this rank has seen them so far."""
@@ -169,7 +197,10 @@ class Reducer:
         if not self._closed:
             self._check_between_steps("close")
             self._closed = True
-            self._world.comm.Free()
+            self._world.outbox.empty()
+            for comm in (self._world.later, self._world.comm):
+                if comm != MPI.COMM_NULL:
+                    comm.Free()
 
     def __enter__(self) -> Reducer:
         return self
@@ -184,8 +215,7 @@ class Reducer:
         every = self._tensors.values()
         sent = [tensor for tensor in every if not tensor.is_finally_dense]
         return (
-            f"Reducer({self._method.name}, density={self._method.selector.density:g}, "
-            f"bits={self._method.quantizer.bits}): {len(sent)} of {len(every)} tensors, "
+            f"Reducer({self._method}): {len(sent)} of {len(every)} tensors, "
             f"{sum(tensor.size for tensor in sent):,} of {sum(tensor.size for tensor in every):,} entries"
         )
 

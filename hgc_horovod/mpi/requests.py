@@ -1,8 +1,10 @@
 """Reductions on their way: started by `Reducer.iallreduce`, finished by `Request.wait`.
 
-Nothing of a tensor's step is applied before its one collective has told that the step counts: that all ranks
+Nothing of a tensor's step is applied before what the ranks exchange has told that the step counts: that all
 reduced the same tensor, that none failed, and that all gradients were finite. Else every rank takes its part
 back, so that what was kept is not lost with the step.
+
+Here are the two kinds that take one collective; `exchanging` and `averaging` have the others.
 """
 
 from __future__ import annotations
@@ -25,7 +27,13 @@ from .tensors import Tensor, World
 
 
 class Request(ABC):
-    """One reduction. `wait()` gives its result; the gradient must stay as it is until then."""
+    """One reduction. `wait()` gives its result; the gradient must stay as it is until then.
+
+    Attributes:
+        number: how many were started before it, the same on all ranks.
+    """
+
+    _request: MPI.Request
 
     def __init__(
         self, world: World, names: Sequence[str], tensor: Tensor, gradient: Array, result: Array, summed: bool
@@ -36,14 +44,16 @@ class Request(ABC):
         self._failure: Exception | None = None  # this rank's
         self._error: Exception | None = None  # what `wait` raises
         self._done = False
+        self.number = world.order.started
         start = time.perf_counter()
         self._prepare()
         self._tensor.traffic.encode_seconds += time.perf_counter() - start
         try:
-            self._request = self._start()
+            self._start()
         except Exception:
             self._take_back()
             raise
+        world.order.started += 1
         tensor.flying = self
 
     def wait(self) -> Array:
@@ -57,6 +67,7 @@ class Request(ABC):
         """
         if not self._done:
             try:
+                self._world.order.begin_rounds(self.number)
                 self._finish()
             except Exception as error:
                 self._error = error
@@ -68,7 +79,7 @@ class Request(ABC):
     def _finish(self) -> None:
         tensor, start = self._tensor, time.perf_counter()
         try:
-            self._request.Wait()
+            self._receive()
             ready = time.perf_counter()
             tensor.traffic.wait_seconds += ready - start
             counts = self._counts()
@@ -97,12 +108,16 @@ class Request(ABC):
         """Make what is sent."""
 
     @abstractmethod
-    def _start(self) -> MPI.Request:
-        """Start the collective."""
+    def _start(self) -> None:
+        """Start to send it."""
+
+    def _receive(self) -> None:
+        """Wait for what the other ranks send."""
+        self._request.Wait()
 
     @abstractmethod
     def _counts(self) -> bool:
-        """Whether the step counts, once the collective is done; raises where it cannot be made."""
+        """Whether the step counts, by what was received; raises where it cannot be made."""
 
     @abstractmethod
     def _take_back(self) -> None:
@@ -117,39 +132,39 @@ class Gathering(Request):
     """A compressed tensor: the ranks' payloads are gathered, each with its trailer."""
 
     _encoded = False
+    _message: Bytes
+    _gathered: Sequence[Bytes]  # all ranks' messages
 
     def _prepare(self) -> None:
         tensor = self._tensor
         size = tensor.method.payload_bytes(tensor.size, tensor.step)
         self._message = np.zeros(size + TRAILER.itemsize, np.uint8)
-        self._gathered = np.zeros((self._world.size, self._message.size), np.uint8)
-        status = self._encode(self._message[:size])
+        self._everyones = np.zeros((self._world.size, self._message.size), np.uint8)
+        self._gathered = list(self._everyones)
+        status, payload = self._encode(self._message[:size])
+        if status is not Status.FINITE:
+            self._message[:size] = 0
+            self._message[: min(size, payload.size)] = payload[:size]
         message.write_trailer(self._message, self._tag, status)
         tensor.traffic.count(tensor.size, self._message.nbytes, self._message.nbytes)
 
-    def _encode(self, payload: Bytes) -> Status:
+    def _encode(self, out: Bytes | None = None) -> tuple[Status, Bytes]:
+        """The payload, which stands in `out` where that is of its size, or what is sent in its place."""
         self._tensor.compressed = True
         try:
             codec = self._tensor.codec_in(self._world)
             self._flat = np.ascontiguousarray(self._gradient).reshape(-1)
-            try:
-                codec.encode(self._flat, out=payload)
-                self._encoded = True
-            except NonFiniteError:
-                payload[:] = codec.encode_nothing()
-                return Status.NOT_FINITE
-        except (
-            Exception
-        ) as error:  # the other ranks have to hear of it: in place of a payload they get a text
+            payload = codec.encode(self._flat, out=out)
+        except NonFiniteError:
+            return Status.NOT_FINITE, np.zeros(0, np.uint8)
+        except Exception as error:  # the other ranks have to hear of it: they get a text
             self._failure = error
-            text = np.frombuffer(repr(error).encode()[: payload.size], np.uint8)
-            payload[:] = 0
-            payload[: text.size] = text
-            return Status.FAILED
-        return Status.FINITE
+            return Status.FAILED, np.frombuffer(repr(error).encode(), np.uint8)
+        self._encoded = True
+        return Status.FINITE, payload
 
-    def _start(self) -> MPI.Request:
-        return self._world.comm.Iallgather(self._message, self._gathered)
+    def _start(self) -> None:
+        self._request = self._world.comm.Iallgather(self._message, self._everyones)
 
     def _counts(self) -> bool:
         tags, statuses = message.read_trailers(self._gathered)
@@ -158,7 +173,7 @@ class Gathering(Request):
 
     def _text(self, rank: int) -> str:
         """What a rank sent in place of its payload."""
-        return str(self._gathered[rank, : -TRAILER.itemsize].tobytes().rstrip(b"\0"), errors="replace")
+        return str(self._gathered[rank][: -TRAILER.itemsize].tobytes().rstrip(b"\0"), errors="replace")
 
     def _take_back(self) -> None:
         if self._encoded and self._tensor.codec is not None:
@@ -166,9 +181,11 @@ class Gathering(Request):
             self._encoded = False
 
     def _apply(self) -> None:
-        codec, result = self._tensor.codec, self._result
+        tensor, codec, result = self._tensor, self._tensor.codec, self._result
         assert codec is not None
-        payloads = list(self._gathered[:, : -TRAILER.itemsize])
+        if tensor.method.controller is not None:
+            tensor.traffic.note_bits(tensor.step, codec.bits)
+        payloads = [one[: -TRAILER.itemsize] for one in self._gathered]
         factor = 1.0 if self._summed else 1 / self._world.size
         if result.flags.c_contiguous and floats.is_taken(result.dtype):
             codec.decode_sum(payloads, result.reshape(-1), factor)
@@ -200,8 +217,8 @@ class Summing(Request):
         message.write_number(self._numbers, self._world.rank, self._tag, status)
         tensor.traffic.count(n, self._buffer.nbytes)
 
-    def _start(self) -> MPI.Request:
-        return self._world.comm.Iallreduce(MPI.IN_PLACE, self._buffer, MPI.SUM)
+    def _start(self) -> None:
+        self._request = self._world.comm.Iallreduce(MPI.IN_PLACE, self._buffer, MPI.SUM)
 
     def _counts(self) -> bool:
         tags, statuses = message.read_numbers(self._numbers)

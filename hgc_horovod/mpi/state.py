@@ -2,7 +2,8 @@
 
 Residuals and momentum belong to the rank that kept them. What the optimizer would get of them in the end is
 their mean over the ranks, or their sum where the tensor is summed: that is what is kept where a run goes on
-with another number of ranks.
+with another number of ranks. What the method's parts remember beside that is the same on all ranks, or a
+rank's estimate: all ranks go on with that of rank 0.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from ..core import check
 from ..core.method import Method
 from ..core.types import Json
+from . import agreement
 from .arrays import Array
 from .tensors import Tensor, World
 
@@ -25,19 +27,25 @@ _FLAGS = ("compressed", "summed")
 
 
 class Kept(NamedTuple):
-    """What is kept of one tensor; see `Tensor`. Residual and momentum are float (n,) or None."""
+    """What is kept of one tensor; see `Tensor`. Residual and momentum are float (n,) or None, `memory` is the
+    codec's, and `parts` tells which parts of a method remember it."""
 
     step: int
     compressed: bool
     summed: bool
     residual: Array | None
     momentum: Array | None
+    memory: dict[str, Array]
+    parts: Json
 
     @classmethod
     def of(cls, tensor: Tensor) -> Kept:
         residual, momentum = (None, tensor.momentum) if tensor.codec is None else tensor.kept()
-        copies = (None if values is None else values.copy() for values in (residual, momentum))
-        return cls(tensor.step, tensor.compressed, tensor.summed, *copies)
+        residual, momentum = (None if v is None else v.copy() for v in (residual, momentum))
+        memory = {} if tensor.codec is None else tensor.codec.memory
+        memory = {key: values.copy() for key, values in memory.items()}
+        parts = _parts(tensor.method)
+        return cls(tensor.step, tensor.compressed, tensor.summed, residual, momentum, memory, parts)
 
     @classmethod
     def read(cls, tensor: Tensor, state: Mapping[str, Any]) -> Kept:
@@ -57,7 +65,12 @@ class Kept(NamedTuple):
             arrays.append(values)
         step = check.whole(f"state: the step of {tensor.name!r}", state["step"], 0)
         compressed, summed = (check.flag(f"state: {k} of {tensor.name!r}", state[k]) for k in _FLAGS)
-        return cls(step, compressed, summed, *arrays)
+        memory: dict[str, Array] = {}
+        parts = _parts(tensor.method)
+        if state.get("parts") == parts:  # others would take it for something else
+            memory = {str(key): np.array(values) for key, values in state["memory"].items()}
+        residual, momentum = arrays
+        return cls(step, compressed, summed, residual, momentum, memory, parts)
 
     def give(self, tensor: Tensor, world: World) -> None:
         """Let the tensor go on from here."""
@@ -65,6 +78,9 @@ class Kept(NamedTuple):
         tensor.codec, tensor.momentum = None, self.momentum
         if self.residual is not None:
             tensor.codec_in(world).residual = self.residual
+        if self.memory:
+            codec = tensor.codec_in(world)
+            codec.memory = dict(self.memory)
 
 
 def of(method: Method, world: World, tensors: Mapping[str, Tensor]) -> Json:
@@ -111,6 +127,12 @@ def read(
     if saved == world.size:
         return parts[0]
     return {name: _joined([part[name] for part in parts], world.size, other_world) for name in tensors}
+
+
+def _parts(method: Method) -> Json:
+    """The parts that remember something, as plain data."""
+    fields = agreement.plain(method)
+    return {key: fields[key] for key in ("selector", "controller") if key in fields}
 
 
 def _tensors(state: Json, tensors: Mapping[str, Tensor]) -> dict[str, Kept]:

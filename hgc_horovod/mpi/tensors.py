@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from ..codec import Codec
 from ..core import check, wire
+from ..core.context import Peers
 from ..core.method import Method
 from ..core.types import Json
 from ..kernels import Kernels
@@ -19,6 +20,7 @@ from ..policy import Policy, methods_for
 from ..policy import check as check_policy
 from ..report import Traffic
 from .arrays import Array, size_of
+from .flight import Order, Outbox
 from .message import MOST_TENSORS
 
 if TYPE_CHECKING:
@@ -29,13 +31,21 @@ Sizes = Mapping[str, Any] | Iterable[tuple[str, Any]]
 
 
 class World(NamedTuple):
-    """The ranks that reduce together, and what is the same for all of their tensors."""
+    """The ranks that reduce together, and what is the same for all of their tensors.
+
+    `comm` is for everything but the rounds behind a tensor's first, which are on `later`, a null communicator
+    where no method has such. `peers` are this rank's codecs, `order` and `outbox` what is in flight.
+    """
 
     comm: MPI.Intracomm
+    later: MPI.Intracomm
     rank: int
     size: int
     seed: int
     kernels: Kernels
+    peers: Peers
+    order: Order
+    outbox: Outbox
 
 
 class Tensor:
@@ -79,12 +89,26 @@ class Tensor:
         """The codec, as of this step."""
         if self.codec is None:
             codec = Codec(
-                self.method, self.size, self.name, world.seed, world.rank, world.size, world.kernels
+                self.method,
+                self.size,
+                self.name,
+                world.seed,
+                world.rank,
+                world.size,
+                world.kernels,
+                shape=self._dimensions,
+                peers=world.peers,
             )
             codec.momentum = self.momentum
             self.codec, self.momentum = codec, None
         self.codec.step = self.step
         return self.codec
+
+    @property
+    def round_sizes(self) -> tuple[int, ...]:
+        """The sizes of the vectors that this step averages, where the method does that; known without a
+        codec, which a rank may fail to make."""
+        return self.method.round_sizes(self._dimensions, self.step)
 
     def kept(self) -> tuple[Array, Array]:
         """float (n,) each: what a dense step takes over of compressed ones, residual and momentum."""

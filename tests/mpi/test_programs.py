@@ -16,13 +16,14 @@ PRINT = "if comm.rank == 0:\n    print(everyones, flush=True)"
 def test_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs/mpi.md").read_text()
     snippets = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(snippets) == 2
+    assert len(snippets) == 3
     program = tmp_path / "page.py"
     program.write_text(
         "\n".join([*snippets, "everyones = comm.allgather(weights['weight'].tobytes().hex()[:400])", PRINT])
     )
     output = run_mpi(program, 2, timeout=120)
     assert "1 of 2 tensors, 7,840 of 7,850 entries, 20 steps" in output
+    assert "[(0, 4)" in output
     (line,) = (line for line in output.splitlines() if line.startswith("['"))
     mine, its = json.loads(line.replace("'", '"'))
     assert mine == its and mine.strip("0")

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from tests.cases import collect
 
-from . import checkpoints, failing, flight, misuse, ordering, reporting, results, training
+from . import (
+    checkpoints,
+    crossing,
+    failing,
+    flight,
+    literature,
+    memory,
+    misuse,
+    ordering,
+    reporting,
+    results,
+    training,
+)
 
-CASES = collect([results, flight, ordering, failing, checkpoints, misuse, reporting, training])
+CASES = collect(
+    [
+        *(results, literature, flight, crossing, ordering, failing, checkpoints, memory, misuse, reporting),
+        training,
+    ]
+)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import hgc_horovod.mpi as hgc
 from hgc_horovod import Codec, Method, NonFiniteError, methods
+from hgc_horovod.core.context import Peers
 from tests import cases
 from tests.cases import raises as raises
 
@@ -40,9 +41,10 @@ def reducer(options: Mapping[str, Any] = OPTIONS, comm: MPI.Intracomm = COMM, **
 class Codecs:
     """One independent codec per rank and tensor, and what they say about the reduced gradients."""
 
-    def __init__(self, options: Mapping[str, Any] = OPTIONS, **of: Method) -> None:
-        self.method = methods.hgc(**options)
+    def __init__(self, method: Mapping[str, Any] | Method = OPTIONS, **of: Method) -> None:
+        self.method = method if isinstance(method, Method) else methods.hgc(**method)
         self.of_tensor = of
+        self.peers = [Peers() for _ in range(SIZE)]
         self.steps: Counter[str] = Counter()
         self.codecs: dict[str, list[Codec]] = {}
         self.velocity: dict[str, np.ndarray] = {}
@@ -60,8 +62,13 @@ class Codecs:
             update = self._dense(name, np.sum([g.astype(wide) for g in gradients], axis=0), op)
         else:
             codecs = self.of(name, like.size)
-            payloads = [c.encode(g.reshape(-1)) for c, g in zip(codecs, gradients, strict=True)]
-            update = codecs[0].decode_sum(payloads, factor=1 if op == "sum" else 1 / SIZE)
+            if codecs[0].method.by_allreduce:
+                update = averaged([c.rounds(g.reshape(-1)) for c, g in zip(codecs, gradients, strict=True)])
+                update *= SIZE if op == "sum" else 1
+            else:
+                payloads = [c.encode(g.reshape(-1)) for c, g in zip(codecs, gradients, strict=True)]
+                factor = 1 if op == "sum" else 1 / SIZE
+                update, *_ = [codec.decode_sum(payloads, factor=factor) for codec in codecs]
         self.steps[name] += 1
         return update.astype(like.dtype).reshape(like.shape)
 
@@ -70,7 +77,7 @@ class Codecs:
         for rank, (codec, gradient) in enumerate(
             zip(self.of(name, gradients[0].size), gradients, strict=True)
         ):
-            if rank == without:
+            if rank == without or codec.method.by_allreduce:  # whose state changes last
                 continue
             try:
                 codec.encode(gradient.reshape(-1))
@@ -81,7 +88,10 @@ class Codecs:
     def of(self, name: str, size: int) -> list[Codec]:
         if name not in self.codecs:
             method = self.of_tensor.get(name, self.method)
-            self.codecs[name] = [Codec(method, size, name, 0, r, SIZE) for r in range(SIZE)]
+            shape = SHAPES[name] if isinstance(SHAPES[name], tuple) else None
+            self.codecs[name] = [
+                Codec(method, size, name, 0, r, SIZE, shape=shape, peers=self.peers[r]) for r in range(SIZE)
+            ]
             for codec in self.codecs[name]:
                 velocity = self.velocity.get(name)
                 codec.momentum = None if velocity is None else velocity.reshape(-1)
@@ -97,6 +107,25 @@ class Codecs:
         self.velocity[name] = velocity = m * self.velocity.get(name, np.zeros_like(mean)) + mean
         update = mean + m * velocity if feedback.nesterov else velocity
         return update * SIZE if op == "sum" else update
+
+
+def averaged(rounds: Sequence[Generator[np.ndarray, np.ndarray, np.ndarray]]) -> np.ndarray:
+    """What all ranks' rounds return when each gets the mean of their vectors."""
+    steps = [(next(one), False) for one in rounds]
+    while not steps[0][1]:
+        mean = np.mean([vector for vector, _ in steps], axis=0, dtype=np.float32)
+        steps = [_after(one, mean) for one in rounds]
+    results = [result for result, _ in steps]
+    assert all(result.tobytes() == results[0].tobytes() for result in results)
+    return results[0]
+
+
+def _after(rounds: Generator[np.ndarray, np.ndarray, np.ndarray], mean: np.ndarray) -> tuple[Any, bool]:
+    """The next vector, or the result and that it is one."""
+    try:
+        return rounds.send(mean), False
+    except StopIteration as end:
+        return end.value, True
 
 
 def same(actual: np.ndarray, expected: np.ndarray, what: str = "") -> None:
@@ -128,11 +157,11 @@ def equal_on_all_ranks(array: np.ndarray) -> None:
 
 def failing(name: str, rank: int, error: Exception) -> Any:
     """While this holds, a rank cannot encode the gradients of a tensor."""
-    encode = Codec.encode
+    plan = Codec._plan
 
-    def broken(self: Codec, *arguments: Any, **keywords: Any) -> Any:
+    def broken(self: Codec) -> Any:
         if self.name == name and rank == RANK:
             raise error
-        return encode(self, *arguments, **keywords)
+        return plan(self)
 
-    return mock.patch.object(Codec, "encode", broken)
+    return mock.patch.object(Codec, "_plan", broken)
