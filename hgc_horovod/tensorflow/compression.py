@@ -11,15 +11,10 @@ import horovod.tensorflow as hvd
 from .. import arguments
 from .. import policy as policies
 from ..core import methods
-from ..core.feedback import Feedback
 from ..core.method import Method
-from ..core.quantize import BFloat16, Float32, Geometric, SignMean
-from ..core.schedule import Warmup
-from ..core.select import TopK
 from .compressor import Compressor
 
 _created = itertools.count()
-_PARTS = {TopK, Float32, BFloat16, SignMean, Geometric, Feedback, Warmup}  # that the native kernels know
 
 
 class Compression:
@@ -51,8 +46,9 @@ class Compression:
         """A compressor that sends gradients as `method` says.
 
         Args:
-            method: what is sent, for example `hgc_horovod.methods.hgc(density=0.01, bits=4)`. Where it has a
-                momentum, the optimizer must have none.
+            method: what is sent: one of `hgc_horovod.methods`, for example `methods.hgc(density=0.01)`, or
+                any other of their parts. Where it has a momentum, the optimizer must have none. The parts of
+                the hybrid method run without Python, others through `tf.numpy_function`.
             variables: those that are trained, `model.trainable_variables`. What is kept of each is then there
                 from the start, and the ranks' settings can be compared as a whole; else it is created when
                 its first gradient comes.
@@ -70,8 +66,7 @@ class Compression:
             ValueError: an argument is wrong; the message names it.
         """
         process_set = arguments.checked(hvd, method, seed, process_set, name)
-        for each in (method, *(pair[1] for pair in policies.check(policy, method))):
-            _check_native(each)
+        policies.check(policy, method)
         if loss_scale is not None and not callable(loss_scale):
             raise ValueError(f"loss_scale must be a function that returns the factor; got {loss_scale!r}")
         return Compressor(
@@ -86,10 +81,3 @@ class Compression:
 
 
 _ATTACH = ("policy", "loss_scale", "process_set", "name", "seed")
-
-
-def _check_native(method: Method) -> None:
-    parts = (method.selector, method.quantizer, method.feedback, method.schedule)
-    for part in parts:
-        if type(part) not in _PARTS:
-            raise ValueError(f"method must be made of parts that the native kernels know; got {part!r}")

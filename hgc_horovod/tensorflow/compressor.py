@@ -4,12 +4,13 @@ Horovod calls `compress(gradient)` and `decompress(reduced, context)` while a gr
 of a `tf.cond`, and allreduces in between what `compress` returned. Bytes cannot be summed, so the payload
 travels by an allgather of our own, and Horovod reduces a few numbers (`csrc/tensorflow/control.h`) that tell
 the scale of its op and whether a rank's gradient was not finite. All of it is in the graph: no Python runs in
-a step.
+a step, but for methods that the native operations do not know (`bridge`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,8 +22,10 @@ from ..core.method import Method
 from ..policy import Policy
 from ..report import Report
 from . import ranks, traffic
+from .bridge import Bridge
 from .exchange import Context, Dense, Exchange
-from .slots import Slot, Slots
+from .kept import Shared
+from .slots import Slot, Slots, outside
 
 
 class _Tracing:
@@ -57,11 +60,18 @@ class Compressor(tf.Module):
         super().__init__(name=None)
         self.method = method
         self.process_set = process_set
-        self.slots = Slots(method, policy, variables, seed)
+        self.drops_steps = loss_scale is not None
+        shared = Shared(self.drops_steps)
+        self.slots = Slots(method, policy, variables, seed, shared)
         self._prefix = prefix
         self.tracing = _Tracing()
-        self._exchange = Exchange(prefix, process_set, loss_scale)
-        self.drops_steps = loss_scale is not None
+        outside(self._create)
+        self._bridge = Bridge(prefix, process_set, shared, self._loss)
+        self._exchange = Exchange(prefix, process_set, loss_scale, self._bridge)
+
+    def _create(self) -> None:
+        with tf.init_scope(), tf.device("cpu:0"):
+            self._loss = tf.Variable(math.nan, trainable=False, name="loss", dtype=tf.float32)
 
     @contextlib.contextmanager
     def reducing(self, gradients: Sequence[Any], variables: Sequence[Any]) -> Iterator[None]:
@@ -99,15 +109,29 @@ class Compressor(tf.Module):
 
     def decompress(self, reduced: Any, context: Context) -> Any:
         """The reduced gradient, in the shape and dtype of the one that was compressed."""
-        return self._exchange.finish(reduced, context)
+        result = self._exchange.finish(reduced, context)
+        if self.tracing.variable_of or context.slot is None or context.slot.python is None:
+            return result
+        return self._bridge.checked([result])[0]
 
     def conclude(
         self, gradients: Sequence[Any], reduced: Sequence[Any], variables: Sequence[Any]
     ) -> list[Any]:
         """The reduced gradients of a step, behind which what is kept is as before where one is not finite and
-        the loss scale's optimizer drops them all."""
-        if not self.drops_steps:
-            return list(reduced)
+        the loss scale's optimizer drops them all, and the step fails where a rank could not encode one."""
+        if self.drops_steps:
+            reduced = self._undone(gradients, reduced, variables)
+        in_python = any(slot.python is not None for slot in self.slots.by_name.values())
+        return self._bridge.checked(reduced) if in_python else list(reduced)
+
+    def report_loss(self, value: Any) -> None:
+        """Tell a step's loss, float (), to methods that steer by it (`methods.mqgrad`): eagerly, or a tensor
+        within a `tf.function`. It counts for the gradients that are reduced afterwards."""
+        self._loss.assign(tf.reshape(tf.cast(value, tf.float32), []))
+
+    def _undone(
+        self, gradients: Sequence[Any], reduced: Sequence[Any], variables: Sequence[Any]
+    ) -> list[Any]:
         sent = [
             (gradient, self.slots.of_variable(variable, gradient))
             for gradient, variable in zip(gradients, variables, strict=True)
@@ -140,8 +164,7 @@ class Compressor(tf.Module):
         slots = self.slots.by_name.values()
         sent = [slot for slot in slots if slot.compressed]
         return (
-            f"Compression.{self.method.name}(density={self.method.selector.density:g}, "
-            f"bits={self.method.quantizer.bits}): {len(sent)} of {len(slots)} tensors, "
+            f"Compression.{self.method}: {len(sent)} of {len(slots)} tensors, "
             f"{sum(slot.n for slot in sent):,} of {sum(slot.n for slot in slots):,} entries"
         )
 

@@ -10,6 +10,7 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from . import library, ranks
+from .bridge import Bridge
 from .slots import Slot
 
 _REDUCED = (tf.float16, tf.float32, tf.float64)  # by Horovod, which knows no bfloat16
@@ -17,12 +18,13 @@ _ENCODED = (tf.float16, tf.bfloat16, tf.float32)
 
 
 class Compressed(NamedTuple):
-    """A gradient, also as it was encoded, and the ranks' payloads of it."""
+    """A gradient, also as it was encoded, and what the ranks have sent each other: their payloads, uint8, or
+    for methods that average vectors the last mean, float32."""
 
     slot: Slot
     gradient: Any
     entries: Any
-    gathered: Any
+    received: Any
     dense: Any  # whether it is sent as it is in this step, or None where it never is
 
 
@@ -42,10 +44,14 @@ class Exchange:
     Args:
         prefix: of the names of the allgathers.
         loss_scale: returns what this step's gradients were multiplied by.
+        bridge: for the slots whose steps are Python's.
     """
 
-    def __init__(self, prefix: str, process_set: Any, loss_scale: Callable[[], Any] | None) -> None:
+    def __init__(
+        self, prefix: str, process_set: Any, loss_scale: Callable[[], Any] | None, bridge: Bridge
+    ) -> None:
         self._prefix, self._process_set, self._loss_scale = prefix, process_set, loss_scale
+        self._bridge = bridge
         self._operations = library.load()
 
     def start(self, slot: Slot, gradient: Any, digest: list[float]) -> tuple[Any, Context]:
@@ -55,20 +61,18 @@ class Exchange:
             return _to_wire(gradient, fp16), Dense(slot, gradient)
         entries = tf.cast(gradient, _encoded(gradient.dtype))
         if not slot.dense_until:
-            control, gathered = self._encode(slot, entries, digest)
+            control, received = self._encode(slot, entries, digest)
             return _to_wire(tf.cast(control, gradient.dtype), False), Compressed(
-                slot, gradient, entries, gathered, None
+                slot, gradient, entries, received, None
             )
 
         def encode() -> tuple[Any, Any]:
-            control, gathered = self._encode(slot, entries, digest)
-            return _to_wire(tf.cast(control, gradient.dtype), fp16), gathered
+            control, received = self._encode(slot, entries, digest)
+            return _to_wire(tf.cast(control, gradient.dtype), fp16), received
 
-        dense = slot.step < slot.dense_until
-        wire, gathered = tf.cond(
-            dense, lambda: (_with_scale(_to_wire(gradient, fp16)), tf.zeros([0], tf.uint8)), encode
-        )
-        return wire, Compressed(slot, gradient, entries, gathered, dense)
+        dense, nothing = slot.step < slot.dense_until, tf.zeros([0], _received(slot))
+        wire, received = tf.cond(dense, lambda: (_with_scale(_to_wire(gradient, fp16)), nothing), encode)
+        return wire, Compressed(slot, gradient, entries, received, dense)
 
     def finish(self, reduced: Any, context: Context) -> Any:
         """The reduced gradient, in the shape and dtype of the one that was sent."""
@@ -87,9 +91,14 @@ class Exchange:
 
     def undo(self, slot: Slot, gradient: Any) -> Any:
         """The operation that drops the last step of a tensor, in which this gradient was sent."""
-        return self._operations.hgc_undo(gradient=tf.cast(gradient, _encoded(gradient.dtype)), **slot.state())
+        entries = tf.cast(gradient, _encoded(gradient.dtype))
+        if slot.python is not None:
+            return self._bridge.undo(slot, entries)
+        return self._operations.hgc_undo(gradient=entries, **slot.state())
 
     def _encode(self, slot: Slot, entries: Any, digest: list[float]) -> tuple[Any, Any]:
+        if slot.python is not None:
+            return self._bridge.encode(slot, entries, self._scale(), digest)
         rank, world = ranks.of(self._process_set)
         payload, control = self._operations.hgc_encode(
             gradient=entries,
@@ -110,21 +119,29 @@ class Exchange:
         return control, gathered
 
     def _decode(self, context: Compressed, reduced: Any) -> Any:
+        slot, control = context.slot, tf.cast(reduced, tf.float32)
+        if slot.python is not None:
+            result = self._bridge.decode(slot, context.received, context.entries, control, self._scale())
+            return tf.cast(result, context.gradient.dtype)
         _, world = ranks.of(self._process_set)
         result = self._operations.hgc_decode(
-            gathered=context.gathered,
+            gathered=context.received,
             gradient=context.entries,
             world=world,
             loss_scale=self._scale(),
-            control=tf.cast(reduced, tf.float32),
-            **context.slot.state(),
+            control=control,
+            **slot.state(),
         )
         return tf.cast(result, context.gradient.dtype)
 
     def _finish_dense(self, slot: Slot, gradient: Any, reduced: Any, scale: Any) -> Any:
+        reduced = tf.cast(tf.reshape(reduced, tf.shape(gradient)), gradient.dtype)
+        scale = tf.cast(scale, tf.float32)
+        if slot.python is not None:
+            return self._bridge.finish_dense(slot, reduced, scale, self._scale())
         return self._operations.hgc_dense(
-            reduced=tf.cast(tf.reshape(reduced, tf.shape(gradient)), gradient.dtype),
-            scale=tf.cast(scale, tf.float32),
+            reduced=reduced,
+            scale=scale,
             loss_scale=self._scale(),
             **slot.state(),
         )
@@ -136,6 +153,11 @@ class Exchange:
 def _encoded(dtype: Any) -> Any:
     """The dtype in which the operations take a gradient of this one."""
     return dtype if dtype in _ENCODED else tf.float32
+
+
+def _received(slot: Slot) -> Any:
+    """The dtype of what the ranks send each other."""
+    return tf.float32 if slot.method.by_allreduce else tf.uint8
 
 
 def to_wire_dtype(dtype: Any, fp16: bool) -> Any:

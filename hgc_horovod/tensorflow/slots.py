@@ -17,6 +17,8 @@ import tensorflow as tf
 from .. import policy as policies
 from ..core import wire
 from ..core.method import Method
+from .kept import Shared, is_native
+from .steps import Steps
 
 DIGEST = 16  # numbers
 
@@ -28,15 +30,22 @@ class Slot(tf.Module):
         residual, velocity: float32 (n,), empty where nothing of that kind is kept.
         counts: int64 (3,), how many of its gradients were sent, by which rank, of how many.
         last: uint8 (bytes,), what it takes to undo the last step; see csrc/tensorflow/slot.h.
+        python: what does its steps where the native operations do not know the method, and keeps all but the
+            counts; else None.
     """
 
-    def __init__(self, name: str, shape: Sequence[int], dtype: Any, method: Method) -> None:
+    def __init__(
+        self, name: str, shape: Sequence[int], dtype: Any, method: Method, seed: int, shared: Shared
+    ) -> None:
         super().__init__(name=None)
         self.key, self.shape, self.method = name, tuple(shape), method
         self.n, self.dtype, self.stages = math.prod(shape), dtype, _stages(method)
         self.compressed = not method.is_dense(shape, None, dtype.size)
         self.dense_until = _dense_until(method, shape, dtype.size) if self.compressed else 0
-        _outside(self._create)
+        self.python: Steps | None = None
+        if self.compressed and not is_native(method):
+            self.python = Steps(name, self.shape, method, seed, shared)
+        outside(self._create)
 
     @property
     def wire_name(self) -> str:
@@ -45,8 +54,11 @@ class Slot(tf.Module):
 
     def _create(self) -> None:
         with tf.init_scope(), tf.device("cpu:0"):
-            self.residual = _variable(tf.zeros([self.n if self.compressed else 0]), "residual")
-            self.velocity = _variable(tf.zeros([self.n if self.method.feedback.momentum else 0]), "velocity")
+            keeps, moves = self.compressed, self.method.feedback.momentum > 0
+            if self.python is not None:
+                keeps = moves = False
+            self.residual = _variable(tf.zeros([self.n if keeps else 0]), "residual")
+            self.velocity = _variable(tf.zeros([self.n if moves else 0]), "velocity")
             self.counts = _variable(tf.zeros([3], tf.int64), "step")
             self.last = _variable(tf.zeros([0], tf.uint8), "last", tf.TensorShape([None]))
 
@@ -60,6 +72,8 @@ class Slot(tf.Module):
         for variable in (self.residual, self.velocity, self.counts):
             variable.assign(tf.zeros_like(variable))
         self.last.assign(tf.zeros([0], tf.uint8))
+        if self.python is not None:
+            self.python.reset()
 
     def state(self) -> dict[str, Any]:
         """What all operations are given of it."""
@@ -97,9 +111,15 @@ class Slots(tf.Module):
     """
 
     def __init__(
-        self, method: Method, policy: policies.Policy, variables: Sequence[Any] | None, seed: int
+        self,
+        method: Method,
+        policy: policies.Policy,
+        variables: Sequence[Any] | None,
+        seed: int,
+        shared: Shared,
     ) -> None:
         super().__init__(name=None)
+        self._shared = shared
         self._method, self._policy, self._seed = method, policies.check(policy, method), seed
         self.by_name: dict[str, Slot] = {}
         self._names = _Names()
@@ -168,7 +188,7 @@ class Slots(tf.Module):
     def _add(self, name: str, shape: Any, dtype: Any, method: Method) -> Slot:
         if not shape.is_fully_defined():
             raise ValueError(f"the shape of {name} must be known; got {shape}")
-        slot = self.by_name[name] = Slot(name, shape.as_list(), dtype, method)
+        slot = self.by_name[name] = Slot(name, shape.as_list(), dtype, method, self._seed, self._shared)
         return slot
 
 
@@ -193,7 +213,7 @@ class _Names:
         return self._known[variable.ref()]
 
 
-def _outside(create: Callable[[], None]) -> None:
+def outside(create: Callable[[], None]) -> None:
     """Create variables unnoticed by a `tf.function` that is being traced, which would trace itself once more
     for them: it looks for variables on its own thread."""
     if not tf.compat.v1.executing_eagerly_outside_functions():

@@ -1,8 +1,10 @@
-"""What was sent, counted from the tensors' steps: each step's bytes follow from the method."""
+"""What was sent: what Python has counted where it does a tensor's steps, and else from the tensors' steps, as
+each step's bytes follow from the method."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from ..report import Report, Traffic
 from . import exchange
@@ -14,10 +16,19 @@ _CONTROL = 4  # numbers that Horovod reduces in place of a compressed tensor: cs
 def report(title: str, slots: Slots) -> Report:
     first = slots.first_compressed
     rows = [_row(slot, _CONTROL + (DIGEST if slot is first else 0)) for slot in slots.by_name.values()]
-    return Report.of(title, [row for row in rows if row.steps], "cpu, inside TensorFlow's graph")
+    described = {
+        "cpu, inside TensorFlow's graph"
+        if slot.python is None
+        else f"{slot.python.shared.kernels.description}, called from TensorFlow's graph"
+        for slot in slots.by_name.values()
+        if slot.compressed
+    }
+    return Report.of(title, [row for row in rows if row.steps], "; ".join(sorted(described)))
 
 
 def _row(slot: Slot, numbers: int) -> Traffic:
+    if slot.python is not None:
+        return _counted(slot, slot.python.traffic, numbers)
     row = Traffic(slot.key)
     steps = int(slot.step.numpy())
     dense = min(steps, slot.dense_until) if slot.compressed else steps
@@ -31,3 +42,15 @@ def _row(slot: Slot, numbers: int) -> Traffic:
         row.payload_bytes += (end - begin) * (slot.method.payload_bytes(slot.n, begin) + control)
     row.sent_bytes = row.payload_bytes + dense * slot.n * itemsize
     return row
+
+
+def _counted(slot: Slot, counted: Traffic, numbers: int) -> Traffic:
+    """What Python has counted of it, and what TensorFlow's graph has added."""
+    control = numbers * exchange.to_wire_dtype(slot.dtype, False).size * counted.compressed_steps
+    itemsize = exchange.to_wire_dtype(slot.dtype, slot.method.dense.fp16).size
+    dense = (counted.steps - counted.compressed_steps) * slot.n * itemsize
+    return replace(
+        counted,
+        payload_bytes=counted.payload_bytes + control,
+        sent_bytes=counted.sent_bytes + control + dense,
+    )

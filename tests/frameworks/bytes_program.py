@@ -15,7 +15,7 @@ import numpy as np
 from hgc_horovod import Codec, Method, methods
 from tests import cases
 
-STEPS = 50
+STEPS, FEW_STEPS = 50, 12
 SHAPES = {"matrix": (48, 32), "kernel": (7, 9, 4, 8), "other": (120, 70)}
 METHODS = {
     "four bits": methods.hgc(0.02, 4),
@@ -23,6 +23,13 @@ METHODS = {
     "two bits": methods.hgc(0.01, 2, momentum=0.9, nesterov=True, clip=2.0),
     "bfloat16": methods.hgc(0.05, 16, warmup_steps=20),
     "float32": methods.hgc(0.01, 32, warmup_steps=8, warmup_stages=2),
+}
+LITERATURE = {
+    "qsgd": methods.qsgd(),
+    "dgc": methods.dgc(0.05, clip=2.0, warmup_steps=4),
+    "adaqs": methods.adaqs(start_bits=2),
+    "wangni": methods.wangni(0.05),
+    "oland_raj": methods.oland_raj(history=False),
 }
 Gradients = dict[str, np.ndarray]
 Reduce = Callable[[Gradients], object]
@@ -86,6 +93,7 @@ def with_tensorflow() -> Iterator[tuple[int, Callable[[Method], tuple[Reduce, Se
     import hgc_horovod.tensorflow as hgc
 
     hvd.init()
+    sent_by_codecs = payloads_of_codecs()
 
     def made(method: Method) -> tuple[Reduce, Sent]:
         trained = [tf.Variable(tf.zeros(shape), name=name) for name, shape in SHAPES.items()]
@@ -98,6 +106,8 @@ def with_tensorflow() -> Iterator[tuple[int, Callable[[Method], tuple[Reduce, Se
             return hvd.DistributedGradientTape(tape, compression=compressor).gradient(loss, trained)
 
         def sent() -> dict[str, bytes]:
+            if all(slot.python is not None for slot in compressor.slots.by_name.values()):
+                return sent_by_codecs()
             slots = compressor.slots.by_name.items()
             sizes = {
                 name: method.payload_bytes(slot.n, int(slot.step) - 1)
@@ -137,9 +147,9 @@ FRAMEWORKS = {"torch": with_torch, "tensorflow": with_tensorflow, "mpi": with_mp
 def main(framework: str, directory: str) -> None:
     for rank, made in FRAMEWORKS[framework]():
         digests = {}
-        for label, method in METHODS.items():
+        for label, method in (METHODS | LITERATURE).items():
             reduce, sent = made(method)
-            for step in range(STEPS):
+            for step in range(STEPS if label in METHODS else FEW_STEPS):
                 reduce(gradients(step, rank))
                 for name, payload in sent().items():
                     digests[f"{label}, {name}, step {step}"] = hashlib.sha256(payload).hexdigest()

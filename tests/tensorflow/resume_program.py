@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 import hgc_horovod.tensorflow as hgc
+from hgc_horovod import methods
 from tests.tensorflow.ranks.harness import values
 
 HALF, END = 12, 24  # the checkpoint lies in the warm-up
@@ -21,10 +22,16 @@ def main(part: str, folder: str) -> None:
     hvd.init()
     directory = Path(folder)
     tf.keras.utils.set_random_seed(0)
-    layers = [tf.keras.layers.Dense(48, "tanh"), tf.keras.layers.Dense(32)]
+    layers = [tf.keras.layers.Dense(size, "tanh") for size in (48, 40)] + [tf.keras.layers.Dense(32)]
     model = tf.keras.Sequential([tf.keras.layers.Input([64]), *layers])
+    options = {"momentum": 0.9, "nesterov": True}
     compression = hgc.Compression.hgc(
-        model.trainable_variables, density=0.02, bits=4, momentum=0.9, nesterov=True, warmup_steps=16
+        model.trainable_variables,
+        density=0.02,
+        bits=4,
+        warmup_steps=16,
+        policy=[("dense_1/kernel", methods.powersgd(2, **options)), ("dense_2/kernel", methods.adaqs(2))],
+        **options,
     )
     optimizer = tf.keras.optimizers.SGD(0.05)
     target = tf.constant(values("target", (64, 32), rank=0)) * 0.1

@@ -39,7 +39,7 @@ hvd.allreduce(tf.zeros(1), name="end")
 def test_the_page(tmp_path: Path) -> None:
     page = (ROOT / "docs/tensorflow.md").read_text()
     snippets = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    assert len(snippets) == 5
+    assert len(snippets) == 6
     program = tmp_path / "page.py"
     folder = f"import os\nos.chdir({str(tmp_path)!r})\n"
     program.write_text("\n".join([folder, BEFORE, *snippets, AFTER]))

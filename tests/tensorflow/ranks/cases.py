@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from tests.cases import collect
 
-from . import fitting, gradients, misuse, saving, scaling, sets, steady
+from . import fitting, gradients, kept, literature, misuse, saving, scaling, sets, steady
 
-CASES = collect([gradients, fitting, scaling, saving, sets, steady, misuse])
+CASES = collect([gradients, literature, kept, fitting, scaling, saving, sets, steady, misuse])
