@@ -3,6 +3,8 @@
 # make test   sets everything up and runs the tests, ruff and mypy
 # make bench-kernels   measures the kernels, and writes benchmarks/results/kernels.json and the tables of docs
 # make bench-frameworks  compares TensorFlow's attachment with PyTorch's: benchmarks/results/frameworks.json
+# make bench-accuracy  trains with every method: benchmarks/results/accuracy.jsonl and docs/results.md;
+#             ARGS='--data DIR --processes 8'
 # make sanitize        runs the kernels' tests under AddressSanitizer and UBSan; ARGS=thread: ThreadSanitizer
 # make emulate-avx512  runs them with the AVX-512 passes on a machine without AVX-512; needs SIMDe's headers
 # make fuzz            feeds the native decoder mutated payloads for ten minutes; needs clang
@@ -16,7 +18,7 @@ ARGS ?=
 FRAMEWORK ?= torch
 RUN = PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
-.PHONY: setup demo test lint bench-frameworks bench-kernels sanitize emulate-avx512 fuzz clean
+.PHONY: setup demo test lint bench-accuracy bench-frameworks bench-kernels sanitize emulate-avx512 fuzz clean
 
 setup: $(VENV)/.ready $(VENV)/.built
 
@@ -45,6 +47,10 @@ bench-frameworks: setup  ## ARGS='--size 1000000 --rounds 20 --output FILE', …
 bench-kernels: setup  ## ARGS='--sizes 1000000 16384 --repetitions 10 --output FILE', …
 	@$(RUN) python benchmarks/kernels.py $(ARGS)
 	@$(RUN) python benchmarks/kernels.py --table
+
+bench-accuracy: setup  ## ARGS='--data DIR --tasks ag_news --variants dense hgc-1%-4b', …
+	@$(RUN) python benchmarks/accuracy.py $(ARGS)
+	@$(RUN) python benchmarks/accuracy.py --table
 
 sanitize: setup
 	@PYTHON=$(VENV)/bin/python sh scripts/sanitize.sh $(ARGS)
