@@ -19,6 +19,7 @@ class Planner:
     """One codec's.
 
     Attributes:
+        name: the tensor's.
         method: what is sent; `planned`: as the last step sent it, where a controller has changed it.
         memory: what the parts keep beside residual and momentum; `before`: before the last step.
     """
@@ -30,7 +31,7 @@ class Planner:
         self.matrix = matrix_shape(shape)
         self.memory: Memory = {}
         self.before: Memory = {}
-        self._size, self._seed, self._name, self._peers = size, seed, name, peers
+        self.name, self._size, self._seed, self._peers = name, size, seed, peers
         self._key: tuple[int, int] | None = None
         self._learnt = True  # what the last step's payloads tell the controller
 
@@ -57,7 +58,7 @@ class Planner:
         if self._is_plain:
             return method, None
         if self._key is None:
-            self._key = key_of(self._seed, self._name)
+            self._key = key_of(self._seed, self.name)
         draw = Draw(self._key, step, rank)
         context = Context(draw, step, self.matrix, dict(self.memory), self._peers)
         if method.controller is not None:

@@ -13,6 +13,7 @@ from mpi4py import MPI
 import hgc_horovod.mpi as hgc
 from hgc_horovod import Codec, Method, NonFiniteError, methods
 from hgc_horovod.core.context import Peers
+from hgc_horovod.planning import Planner
 from tests import cases
 from tests.cases import raises as raises
 
@@ -157,11 +158,11 @@ def equal_on_all_ranks(array: np.ndarray) -> None:
 
 def failing(name: str, rank: int, error: Exception) -> Any:
     """While this holds, a rank cannot encode the gradients of a tensor."""
-    plan = Codec._plan
+    plan = Planner.plan
 
-    def broken(self: Codec) -> Any:
+    def broken(self: Planner, *step: Any) -> Any:
         if self.name == name and rank == RANK:
             raise error
-        return plan(self)
+        return plan(self, *step)
 
-    return mock.patch.object(Codec, "_plan", broken)
+    return mock.patch.object(Planner, "plan", broken)
