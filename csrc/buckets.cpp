@@ -10,7 +10,7 @@
 namespace hgc {
 namespace {
 
-enum class Sum { kAbs, kSigned, kSquare };
+enum class Sum { kAbs, kSquare };
 
 constexpr auto kAdd = [](int64_t a, int64_t b) { return a + b; };
 constexpr auto kMost = [](uint32_t a, uint32_t b) { return std::max(a, b); };
@@ -25,14 +25,8 @@ class Terms {
         fixed_(largest, bits_) {}
 
   int64_t add(const float* x, size_t n) const {
-    switch (kind_) {
-      case Sum::kAbs:
-        return passes_.loops.abs_sum(x, n, fixed_.factor, bits_);
-      case Sum::kSigned:
-        return passes_.loops.signed_sum(x, n, fixed_.factor, bits_);
-      default:
-        return int64_t(passes_.square_sum(x, n, fixed_.factor));
-    }
+    if (kind_ == Sum::kAbs) return passes_.loops.abs_sum(x, n, fixed_.factor, bits_);
+    return int64_t(passes_.square_sum(x, n, fixed_.factor));
   }
 
   double value(int64_t sum) const {
@@ -154,19 +148,6 @@ extern "C" int hgc_bucket_scales(const float* values, int64_t n, int64_t bucket,
     for_each(ranges.size(), [&](size_t part) {
       for (size_t i = ranges[part].begin; i < ranges[part].end; i++) of(i, 1);
     });
-  });
-}
-
-extern "C" int hgc_deviation(const float* values, int64_t n, double* deviation, int32_t path,
-                             int32_t threads) {
-  return call([&] {
-    const Passes& passes = passes_of(path);
-    const size_t size = size_t(n);
-    const float most = largest(passes, values, size, threads);
-    const double count = double(std::max<size_t>(size, 1));
-    const double mean = sum(Terms(Sum::kSigned, passes, most, size), values, size, threads) / count;
-    const double square = sum(Terms(Sum::kSquare, passes, most, size), values, size, threads) / count;
-    *deviation = std::sqrt(std::max(square - mean * mean, 0.0));
   });
 }
 

@@ -116,7 +116,6 @@ HGC_API int hgc_draw_words(const hgc_draw* draw, int64_t n, uint32_t* words, int
 enum hgc_scale { HGC_BUCKET_MAX = 0, HGC_BUCKET_NORM = 1, HGC_BUCKET_MEAN = 2 };
 HGC_API int hgc_bucket_scales(const float* values, int64_t n, int64_t bucket, int32_t kind, float* scales,
                               int32_t path, int32_t threads);
-HGC_API int hgc_deviation(const float* values, int64_t n, double* deviation, int32_t path, int32_t threads);
 HGC_API int hgc_class_means(const float* values, int64_t n, double means[2], int32_t path, int32_t threads);
 HGC_API int hgc_sum_below(const float* values, int64_t n, float bound, int64_t* count, double* sum,
                           int32_t path, int32_t threads);

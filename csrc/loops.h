@@ -14,9 +14,8 @@ constexpr float kLargest = 0x1.fffffep127f;
 struct Loops {
   // Words 4 * block to 4 * block + n of a draw, and up to kWordGroup - 1 more.
   void (*words)(const hgc_draw& draw, uint32_t block, size_t n, uint32_t* words);
-  // The sum of round(|x| * factor), or of round(x * factor), where no rounded magnitude is above 2^bits.
+  // The sum of round(|x| * factor), where none is above 2^bits.
   int64_t (*abs_sum)(const float* x, size_t n, double factor, int bits);
-  int64_t (*signed_sum)(const float* x, size_t n, double factor, int bits);
   // out = x between the bounds, neither included, and 0 elsewhere. Returns how many are between them.
   size_t (*between)(const float* x, size_t n, float above, float below, float* out);
   // The half octave less `first`, no less than 0 and no more than 63.

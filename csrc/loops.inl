@@ -20,21 +20,6 @@ HGC_TARGET int64_t abs_sum(const float* x, size_t n, double factor, int bits) {
   return sum;
 }
 
-HGC_TARGET int64_t signed_sum(const float* x, size_t n, double factor, int bits) {
-  int64_t sum = 0;
-  if (bits > 51) {
-    for (size_t i = 0; i < n; i++) sum += std::llrint(double(x[i]) * factor);
-    return sum;
-  }
-  for (size_t i = 0; i < n; i++) {
-    const double shifted = double(x[i]) * factor + 0x1.8p52;
-    int64_t word;
-    std::memcpy(&word, &shifted, 8);
-    sum += word - 0x4338000000000000;
-  }
-  return sum;
-}
-
 HGC_TARGET size_t between(const float* __restrict x, size_t n, float above, float below,
                           float* __restrict out) {
   uint32_t count = 0;
@@ -144,6 +129,6 @@ HGC_TARGET void add_powers(const uint32_t* __restrict codes, size_t n, float fac
   for (size_t i = 0; i < n; i++) out[i] += factor * bits_float(codes[i] >> 1 << 23 | codes[i] << 31);
 }
 
-constexpr Loops loops = {words,      abs_sum,      signed_sum,     between,      bins,
-                         signs,      round_levels, nearest_levels, round_powers, mark_at_least,
-                         mark_lucky, moments,      spread,         add_powers};
+constexpr Loops loops = {words,        abs_sum,        between,      bins,          signs,
+                         round_levels, nearest_levels, round_powers, mark_at_least, mark_lucky,
+                         moments,      spread,         add_powers};

@@ -20,12 +20,6 @@ def abs_sum(values: Floats) -> float:
     return math.ldexp(int(fixed.sum()), shift)
 
 
-def signed_sum(values: Floats) -> float:
-    """Σv, order-independent. Values are finite float32."""
-    fixed, shift = _fixed_point(values, bits=62 - values.size.bit_length())
-    return math.ldexp(int(np.where(values < 0, -fixed, fixed).sum()), shift)
-
-
 def square_sum(values: Floats) -> float:
     """Σv², order-independent. Values are finite float32."""
     fixed, shift = _fixed_point(values, bits=(62 - values.size.bit_length()) // 2)

@@ -79,7 +79,6 @@ _CALLS = {
     "hgc_add_outer": (c_void_p, c_void_p, c_int64, c_int64, c_int64, c_float, c_void_p, *_RUN),
     "hgc_draw_words": (c_void_p, c_int64, c_void_p, *_RUN),
     "hgc_bucket_scales": (*_VALUES, c_int64, c_int32, c_void_p, *_RUN),
-    "hgc_deviation": (*_VALUES, c_void_p, *_RUN),
     "hgc_class_means": (*_VALUES, c_void_p, *_RUN),
     "hgc_sum_below": (*_VALUES, c_float, c_void_p, c_void_p, *_RUN),
     "hgc_moments": (*_VALUES, c_float, c_float, *[c_void_p] * 5, *_RUN),

@@ -50,11 +50,6 @@ class NativePasses(Native):
     def bucket_mean(self, values: Floats, bucket: int) -> Floats:
         return self._scales(values, bucket, _MEAN)
 
-    def deviation(self, values: Floats) -> float:
-        out = ctypes.c_double()
-        self._run("deviation", values.size, *_given(values), ctypes.addressof(out))
-        return out.value
-
     def class_means(self, values: Floats) -> tuple[float, float]:
         out = (ctypes.c_double * 2)()
         self._run("class_means", values.size, *_given(values), ctypes.addressof(out))

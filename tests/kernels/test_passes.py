@@ -75,7 +75,6 @@ def scales_of(values: np.ndarray, bucket: int) -> np.ndarray:
 
 def every_pass(values: np.ndarray, buckets: list[int]) -> None:
     n = values.size
-    assert_alike(lambda p: p.deviation(values), "deviation")
     assert_alike(lambda p: p.class_means(values), "class_means")
     assert_alike(lambda p: p.signs(values), "signs")
     assert_alike(lambda p: p.round_powers(values, DRAW), "round_powers")
@@ -267,7 +266,7 @@ def test_what_would_be_read_or_written_beyond_an_end_is_refused():
     passes, values = NativePasses(), gaussian(100)
     one, draw = np.ones(1, np.float32), DRAW
     for wrong in (values.astype(np.float64), values[::2], values.reshape(10, 10)):
-        for call in (passes.signs, passes.deviation, passes.class_means):
+        for call in (passes.signs, passes.class_means):
             with pytest.raises(ValueError, match="values must be contiguous float32"):
                 call(wrong)
     with pytest.raises(ValueError, match="scales must be"):
