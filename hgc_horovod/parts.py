@@ -7,11 +7,13 @@ from .core.bucketed import Bucketed, DynamicTree, PowerOfTwo, Sign, TwoMeans, Un
 from .core.budget import Budget
 from .core.chance import BinMax, Proportional
 from .core.context import Context, Peers
-from .core.controllers import Controller, LossLearning, MeanToDeviation, NormBits, RelativeSize
+from .core.controllers import Controller, MeanToDeviation, RelativeSize
 from .core.dense import DenseRule
 from .core.feedback import Feedback
+from .core.loss_learning import LossLearning
 from .core.matrices import Factors, LowRank, RandomK, SpectralAtoms
 from .core.method import register
+from .core.norm_bits import NormBits
 from .core.partition import EntropyPartition
 from .core.quantize import BFloat16, Float32, Geometric, Quantizer, SignMean
 from .core.schedule import Warmup

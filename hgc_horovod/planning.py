@@ -37,7 +37,7 @@ class Planner:
 
     def use(self, method: Method) -> None:
         """Another method, from the next step on."""
-        if self.method.selector != method.selector or self.method.controller != method.controller:
+        if not self.method.remembers_like(method):
             self.remember({})
         self._set(method)
 

@@ -34,6 +34,12 @@ class Peers:
     def join(self, codec: Codec) -> None:
         self._codecs[codec.name] = codec
 
+    def report_loss(self, value: Any) -> None:
+        """Set the loss. ValueError where the value is no number."""
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise ValueError(f"value must be a number; got {value!r:.80}")
+        self.loss = float(value)
+
     def __getstate__(self) -> dict[str, Any]:
         return {"loss": self.loss}  # copies of the codecs join the copy
 

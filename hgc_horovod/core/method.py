@@ -14,10 +14,12 @@ from .budget import Budget
 from .chance import BinMax, Proportional
 from .check import flag
 from .context import matrix_shape
-from .controllers import Controller, LossLearning, MeanToDeviation, NormBits, RelativeSize
+from .controllers import Controller, MeanToDeviation, RelativeSize
 from .dense import DenseRule
 from .feedback import Feedback
+from .loss_learning import LossLearning
 from .matrices import Factors, LowRank, RandomK, SpectralAtoms
+from .norm_bits import NormBits
 from .partition import EntropyPartition
 from .quantize import BFloat16, Float32, Geometric, Quantizer, SignMean
 from .schedule import Warmup
@@ -105,6 +107,10 @@ class Method:
     def varies(self) -> bool:
         """Whether payloads of one tensor may differ in size, from step to step and from rank to rank."""
         return self.selector.varies or self.controller is not None
+
+    def remembers_like(self, other: Method) -> bool:
+        """Whether the other method goes on with what the parts of this one keep."""
+        return (self.selector, self.controller) == (other.selector, other.controller)
 
     def slots(self, n: int, step: int | None = None) -> int:
         """k, how many entries of n are sent at a step (0 is the first), or after the warm-up."""

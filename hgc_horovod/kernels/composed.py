@@ -234,10 +234,11 @@ def subtract(
     if before is not None:
         state.residual, state.momentum = before
         return
-    update = added(feedback, state, gradient, multiplier, decay)
+    update = updated(np.asarray(gradient), multiplier, decay)
     if feedback.momentum and state.momentum is not None:
-        plain = updated(np.asarray(gradient), multiplier, decay)
-        state.momentum = feedback.retreat(state.momentum, plain)
+        earlier = feedback.retreat(state.momentum, update)
+        update = feedback.direction(state.momentum, update)
+        state.momentum = earlier
     if feedback.keep:
         state.residual = state.residual - update
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
@@ -154,9 +153,7 @@ class Reducer:
         Each rank tells its own, and the mean over them counts; what is not finite counts as none.
         ValueError where it is no number.
         """
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-            raise ValueError(f"value must be a number; got {value!r}")
-        self._world.peers.loss = float(value)
+        self._world.peers.report_loss(value)
 
     def report(self) -> Report:
         """Bytes, ratios and times per tensor and in total, as this rank has seen them so far."""

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import horovod.torch as hvd
-import numpy as np
 import torch
 
 from .. import kernels
@@ -161,9 +160,7 @@ class Compressor:
         not finite counts as none. A tensor on a device is waited for. ValueError where it is neither.
         """
         loss = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-        if isinstance(loss, bool) or not isinstance(loss, (int, float, np.integer, np.floating)):
-            raise ValueError(f"value must be a number or a tensor of one entry; got {value!r:.80}")
-        self._peers.loss = float(loss)
+        self._peers.report_loss(loss)
 
     def report(self) -> Report:
         """Bytes, ratios and times per tensor and in total, as this rank has seen them so far."""

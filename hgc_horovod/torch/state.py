@@ -161,8 +161,7 @@ def _memory_for(slot: Slot, state: State) -> Memory:
     """What the slot's method may take over of that: nothing of other parts."""
     if not state.get("memory"):
         return {}
-    kept_by = Method.from_json(state["memory_of"])
-    if (kept_by.selector, kept_by.controller) != (slot.method.selector, slot.method.controller):
+    if not slot.method.remembers_like(Method.from_json(state["memory_of"])):
         return {}
     return {key: values.numpy().copy() for key, values in state["memory"].items()}
 

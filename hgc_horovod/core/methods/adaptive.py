@@ -7,9 +7,11 @@ from typing import Any
 from .. import check
 from ..bucketed import Uniform
 from ..budget import Budget
-from ..controllers import Controller, LossLearning, MeanToDeviation, NormBits, RelativeSize
+from ..controllers import Controller, MeanToDeviation, RelativeSize
 from ..feedback import Feedback
+from ..loss_learning import LossLearning
 from ..method import Method
+from ..norm_bits import NormBits
 from ..quantize import for_bits
 from ..select import TopK
 from .quantized import NOTHING_KEPT, dense_rule, every
