@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "examples"))
+sys.path.insert(0, str(HERE.parents[1] / "examples"))  # whose modules import each other by name
 from datasets import load  # noqa: E402
 from resnet import ResNet  # noqa: E402
 

@@ -130,7 +130,7 @@ def threshold(histogram: Floats, share: float, top: int) -> float:
     if sum(pieces) == 0:
         place, part = int(np.argmax(histogram)), 0.0
     else:
-        for place, piece in enumerate(pieces):  # noqa: B007
+        for place, piece in enumerate(pieces):  # noqa: B007 - both are used behind the loop
             if passed + piece >= wanted:
                 break
             passed += piece
